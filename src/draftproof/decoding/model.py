@@ -1,0 +1,226 @@
+"""
+A model, its key/value store and the shapes of its passes. Token ids in, logits out; knows nothing about drafting.
+
+Every pass has a shape (slots, positions, key length) from a small set, and `decoding/shapes.py` measures which of those
+shapes give the same bits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from draftproof.decoding.cache import SlotStore, Window
+from draftproof.errors import ModelError
+
+PREFILL_CHUNK = 64
+FIRST_KEY_LEN = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassShapes:
+    """
+    Which passes may be used for one another.
+
+    Attributes
+    ----------
+    group : int
+        Slots in one pass when more than one row of the group is active.
+    plain_alone, plain_group : bool
+        Whether a 1-position pass (of one slot, of a group) may stand for a full block when nothing is drafted.
+    key_lens_agree : bool
+        Whether rows of different key lengths may share a pass.
+    """
+
+    group: int = 1
+    plain_alone: bool = False
+    plain_group: bool = False
+    key_lens_agree: bool = False
+
+
+class CachedModel:
+    """
+    Passes of one model over its slots.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A causal decoder whose cache is plain attention in every layer, with "eager" or "sdpa" attention.
+    num_slots : int
+    max_len : int
+        Longest sequence in tokens.
+    block : int
+        Positions of a decoding pass (K + 1 for the target).
+
+    Raises
+    ------
+    ModelError
+        The model's state cannot be rolled back by length, or its attention kernel takes no prepared mask.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, num_slots: int, max_len: int, block: int) -> None:
+        require_plain_cache(model)
+        self.model = model
+        self.block = block
+        self.max_len = max_len
+        self.device = model.device
+        self.dtype = model.dtype
+        self.shapes = PassShapes()
+        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        self._eager = model.config._attn_implementation == "eager"
+        self._num_layers = int(model.config.num_hidden_layers)
+        self.row_len = [0] * num_slots
+        self._written = [0] * num_slots
+        self.store = SlotStore(self._num_layers, num_slots, max_len, max(PREFILL_CHUNK, block))
+
+    @property
+    def num_slots(self) -> int:
+        """Sequences that fit at once."""
+        return self.store.num_slots
+
+    def key_len(self, length: int) -> int:
+        """Columns a pass reads for a row of ``length`` tokens: a power-of-two bucket, at most `max_len`."""
+        bucket = FIRST_KEY_LEN
+        while bucket < length:
+            bucket *= 2
+        return min(bucket, self.max_len)
+
+    def prefill(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Append tokens to a slot in chunks of one fixed shape; no logits."""
+        for start in range(0, len(token_ids), PREFILL_CHUNK):
+            chunk = token_ids[start : start + PREFILL_CHUNK]
+            length = self.row_len[slot]
+            self.run(slot, slot + 1, {slot: chunk}, PREFILL_CHUNK, self.key_len(length + len(chunk)), logits=False)
+            self.row_len[slot] += len(chunk)
+
+    def score(self, blocks: Mapping[int, Sequence[int]]) -> Tensor:
+        """
+        Append each slot's tokens and return the logits after each of them.
+
+        Parameters
+        ----------
+        blocks : mapping of slot to 1..block token ids
+
+        Returns
+        -------
+        Tensor, shape (rows, positions, V)
+            In the order of ``blocks``; positions beyond a row's own tokens are meaningless.
+        """
+        widest = max(len(block) for block in blocks.values())
+        order = list(blocks)
+        pieces: list[Tensor] = []
+        places: dict[int, tuple[int, int]] = {}
+        for first, end, rows in self._passes(blocks):
+            alone = end - first == 1
+            plain = self.shapes.plain_alone if alone else self.shapes.plain_group
+            width = 1 if plain and all(len(blocks[slot]) == 1 for slot in rows) else self.block
+            key_len = max(self.key_len(self.row_len[slot] + len(blocks[slot])) for slot in rows)
+            logits = self.run(first, end, {slot: blocks[slot] for slot in rows}, width, key_len)
+            for slot in rows:
+                places[slot] = (len(pieces), slot - first)
+            pieces.append(logits[:, :widest])
+        for slot in order:
+            self.row_len[slot] += len(blocks[slot])
+        if len(pieces) == 1 and pieces[0].shape[0] == len(order) == order[-1] - order[0] + 1 and order == sorted(order):
+            return pieces[0]
+        padded = [torch.nn.functional.pad(piece, (0, 0, 0, widest - piece.shape[1])) for piece in pieces]
+        return torch.stack([padded[piece][row] for piece, row in (places[slot] for slot in order)])
+
+    def _passes(self, blocks: Mapping[int, Sequence[int]]) -> list[tuple[int, int, list[int]]]:
+        """Split rows into passes: (first slot, end slot, rows of the pass)."""
+        group = self.shapes.group
+        together: dict[tuple[int, int], list[int]] = {}
+        for slot, block in blocks.items():
+            length = 0 if self.shapes.key_lens_agree else self.key_len(self.row_len[slot] + len(block))
+            together.setdefault((slot // group, length), []).append(slot)
+        passes = []
+        for (index, _), rows in together.items():
+            if len(rows) == 1:
+                passes.append((rows[0], rows[0] + 1, rows))
+            else:
+                passes.append((index * group, min((index + 1) * group, self.num_slots), rows))
+        return passes
+
+    def run(
+        self, first: int, end: int, blocks: Mapping[int, Sequence[int]], width: int, key_len: int, *, logits: bool = True
+    ) -> Tensor:
+        """
+        Run one pass of slots ``[first, end)`` by ``width`` positions over ``key_len`` columns.
+
+        Row lengths are read, not changed. Slots without a block are padding. Returns (slots, width, V) logits.
+        """
+        tokens = torch.zeros(end - first, width, dtype=torch.int64)
+        starts = torch.zeros(end - first, 1, dtype=torch.int64)
+        counts = torch.zeros(end - first, 1, dtype=torch.int64)
+        for slot, block in blocks.items():
+            tokens[slot - first, : len(block)] = torch.tensor(block, dtype=torch.int64)
+            starts[slot - first], counts[slot - first] = self.row_len[slot], len(block)
+            self._written[slot] = max(self._written[slot], self.row_len[slot] + len(block))
+        steps = torch.arange(width)
+        positions = starts + steps
+        columns = torch.where(steps < counts, positions, self.max_len + steps)
+        positions = positions.clamp(max=self.max_len - 1)
+        mask = (torch.arange(key_len) <= positions[..., None])[:, None].to(self.device)
+        if self._eager:
+            mask = torch.zeros(mask.shape, dtype=self.dtype, device=self.device).masked_fill(
+                ~mask, torch.finfo(self.dtype).min
+            )
+        slots = torch.arange(first, end)[:, None]
+        self.store.open(Window(first, end, key_len, slots.to(self.device), columns.to(self.device)))
+        with torch.inference_mode():
+            output = self.model(
+                input_ids=tokens.to(self.device),
+                attention_mask=mask,
+                position_ids=positions.to(self.device),
+                cache=self.store,
+                use_cache=True,
+                logits_to_keep=0 if logits else 1,
+            )
+        result: Tensor = output.logits
+        return result
+
+    def roll_back(self, slot: int, num_tokens: int) -> None:
+        """Take the last tokens of a slot back; the next pass writes over them."""
+        self.row_len[slot] -= num_tokens
+
+    def scrub_tail(self, slot: int) -> None:
+        """Zero everything beyond a slot's length, after a pass that produced values which are not finite."""
+        self.store.scrub(slot, self.row_len[slot], self._written[slot])
+        self._written[slot] = self.row_len[slot]
+
+    def release(self, slot: int) -> None:
+        """Empty a slot for the next sequence and zero what was written."""
+        self.row_len[slot] = 0
+        self.scrub_tail(slot)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the parameters, shared ones counted once."""
+        return sum(parameter.nbytes for parameter in self.model.parameters())
+
+
+def require_plain_cache(model: PreTrainedModel) -> None:
+    """
+    Refuse a model that cannot be rolled back by length.
+
+    Raises
+    ------
+    ModelError
+        Some layer's cache is sliding, recurrent, rotating or hybrid; or the attention kernel is neither eager nor sdpa.
+    """
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        raise ModelError(f"{name} is an encoder-decoder model; allowed: causal decoders, e.g. Llama")
+    attention = model.config._attn_implementation
+    if attention not in ("eager", "sdpa"):
+        raise ModelError(f"{name} uses attention '{attention}'; allowed: 'eager' or 'sdpa' (attn_implementation=...)")
+    layers = DynamicCache(config=model.config).layers
+    odd = sorted({type(layer).__name__ for layer in layers if type(layer) is not DynamicLayer})
+    if odd:
+        raise ModelError(
+            f"{name} keeps a state of kind {', '.join(odd)}, which cannot be rolled back by length; "
+            "allowed: full attention in every layer"
+        )

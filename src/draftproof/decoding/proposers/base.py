@@ -1,0 +1,78 @@
+"""What a proposer is. Any class with these three methods can propose tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from draftproof.decoding.batch import Row
+from draftproof.sampling.accept import Proposal
+from draftproof.sampling.noise import Noise
+
+__all__ = ["Proposal", "Proposer", "ProposerContext", "point_masses"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposerContext:
+    """
+    What a proposer is told once, before the first request.
+
+    Attributes
+    ----------
+    num_slots : int
+        Requests that may run at once; ``row.slot`` is below it.
+    max_len : int
+        Longest sequence in tokens.
+    num_speculative_tokens : int
+        K, the most tokens a round may propose.
+    vocab_size : int
+        Rows of the target's logits; a proposed id must be below it.
+    device : torch.device
+    noise : Noise
+        Where a proposer that draws takes its random numbers: purpose DRAFT, the row's key, the token's position.
+    """
+
+    num_slots: int
+    max_len: int
+    num_speculative_tokens: int
+    vocab_size: int
+    device: torch.device
+    noise: Noise
+
+
+@runtime_checkable
+class Proposer(Protocol):
+    """
+    Proposes tokens for a batch of requests.
+
+    The output is exact for any proposer that reports honestly: ``Proposal.probs`` is what the tokens were drawn from, or
+    None if they are a function of the rows. Whether a token is proposed may depend on the past and on the draft's
+    distribution, never on the token that was drawn.
+    """
+
+    def bind(self, context: ProposerContext) -> None:
+        """Prepare for an engine; called once."""
+        ...
+
+    def propose(self, rows: Sequence[Row], limits: Sequence[int]) -> Proposal:
+        """
+        Propose up to ``limits[i]`` (0..K) tokens to follow ``rows[i].token_ids``.
+
+        Rows only ever grow by appended tokens; rejected proposals simply do not appear in them.
+        """
+        ...
+
+    def release(self, slot: int) -> None:
+        """Forget a slot; its next request has nothing to do with the last."""
+        ...
+
+
+def point_masses(drafts: Sequence[Sequence[int]], device: torch.device) -> Proposal:
+    """Pack lists of tokens that are a function of the context into a proposal."""
+    width = max((len(draft) for draft in drafts), default=0)
+    token_ids = torch.zeros(len(drafts), width, dtype=torch.int64)
+    for row, draft in enumerate(drafts):
+        token_ids[row, : len(draft)] = torch.tensor(draft, dtype=torch.int64)
+    num_tokens = torch.tensor([len(draft) for draft in drafts], dtype=torch.int64)
+    return Proposal(token_ids=token_ids.to(device), num_tokens=num_tokens.to(device))

@@ -1,0 +1,135 @@
+"""
+Measure at load which pass shapes give the same bits on this device, with this model, dtype and thread count.
+
+The reference is one slot by one full block at the first key length, the token at row 0 and padding after it. A shape
+agrees when every logit of every tested position is equal to the reference's, bit for bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from draftproof.decoding.model import CachedModel, PassShapes
+
+Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties"]
+PREFIX = 24
+POSITIONS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeClass:
+    """
+    What was measured.
+
+    Attributes
+    ----------
+    claim : {"bitwise", "up_to_ties"}
+        Whether greedy output can be claimed equal bit for bit, whatever the draft and the batch.
+    shapes : PassShapes
+    agree, differ : tuple of str
+        Tested shapes, "slots x positions @ key length".
+    noise : float, logits
+        Largest difference seen at a shape that differs.
+    threads : int
+    """
+
+    claim: Claim
+    shapes: PassShapes
+    agree: tuple[str, ...]
+    differ: tuple[str, ...]
+    noise: float
+    threads: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return plain values for a record."""
+        return asdict(self)
+
+
+def measure_shapes(model: CachedModel) -> ShapeClass:
+    """
+    Run the self-test on an idle model, set ``model.shapes``, and leave the store empty.
+
+    The chosen group is the largest that agrees, so that what runs beside a request cannot change its tokens.
+    """
+    length = min(model.max_len, PREFIX + POSITIONS)
+    positions = max(1, min(POSITIONS, length // 2))
+    prefix = length - positions
+    generator = torch.Generator().manual_seed(20221130)
+    tokens = torch.randint(model.vocab_size, (length,), generator=generator).tolist()
+    for slot in range(model.num_slots):
+        model.prefill(slot, tokens[:prefix])
+    first_key_len = model.key_len(length)
+
+    def one_by_one(slots: int, width: int, key_len: int) -> list[Tensor]:
+        rows = []
+        for index in range(positions):
+            rows.append(block(slots, index, 1, width, key_len)[:, 0])
+        return rows
+
+    def block(slots: int, index: int, count: int, width: int, key_len: int) -> Tensor:
+        chunk = tokens[prefix + index : prefix + index + count]
+        for slot in range(slots):
+            model.row_len[slot] = prefix + index
+        return model.run(0, slots, {slot: chunk for slot in range(slots)}, width, key_len).clone()
+
+    def in_blocks(slots: int, width: int, key_len: int) -> list[Tensor]:
+        rows = []
+        for index in range(0, positions, width):
+            count = min(width, positions - index)
+            logits = block(slots, index, count, width, key_len)
+            rows.extend(logits[:, row] for row in range(count))
+        return rows
+
+    reference = [row[0] for row in one_by_one(1, model.block, first_key_len)]
+    agree: list[str] = []
+    differ: list[str] = []
+    noise = 0.0
+
+    def agrees(rows: Callable[[int, int, int], list[Tensor]], slots: int, width: int, key_len: int) -> bool:
+        nonlocal noise
+        seen = rows(slots, width, key_len)
+        gaps = [(got - want).abs().max().item() for got, want in zip(seen, reference, strict=True)]
+        same = all(bool((got == want).all()) for got, want in zip(seen, reference, strict=True))
+        (agree if same else differ).append(f"{slots} x {width} @ {key_len}")
+        noise = max(noise, *gaps)
+        return same
+
+    block_agrees = agrees(in_blocks, 1, model.block, first_key_len)
+    longest = model.key_len(model.max_len)
+    key_lens_agree = longest == first_key_len or agrees(in_blocks, 1, model.block, longest)
+    key_lens = (first_key_len, longest) if key_lens_agree and longest != first_key_len else (first_key_len,)
+    plain_alone = model.block > 1 and all(agrees(one_by_one, 1, 1, key_len) for key_len in key_lens)
+    group, plain_group = 1, False
+    size = 1
+    while size * 2 <= model.num_slots:
+        size *= 2
+    while size > 1:
+        if all(agrees(in_blocks, size, model.block, key_len) for key_len in key_lens):
+            group = size
+            plain_group = model.block > 1 and all(agrees(one_by_one, size, 1, key_len) for key_len in key_lens)
+            break
+        size //= 2
+    for slot in range(model.num_slots):
+        model.release(slot)
+    model.shapes = PassShapes(
+        group=group, plain_alone=plain_alone, plain_group=plain_group, key_lens_agree=key_lens_agree
+    )
+    return ShapeClass(
+        claim="bitwise" if block_agrees else "up_to_ties",
+        shapes=model.shapes,
+        agree=tuple(agree),
+        differ=tuple(differ),
+        noise=noise,
+        threads=torch.get_num_threads(),
+    )
+
+
+def any_shapes(model: CachedModel) -> ShapeClass:
+    """Allow every pass, measure nothing, and claim identity up to ties only (``numerics="fast"``)."""
+    model.shapes = PassShapes(group=model.num_slots, plain_alone=True, plain_group=True, key_lens_agree=True)
+    return ShapeClass(
+        claim="up_to_ties", shapes=model.shapes, agree=(), differ=(), noise=0.0, threads=torch.get_num_threads()
+    )

@@ -1,0 +1,47 @@
+"""
+Every error that draftproof raises on purpose.
+
+::
+
+    DraftproofError            exit code 1 unless said otherwise
+    |-- InputError             exit code 2: what was given cannot be used
+    |   |-- PlanError          a study file
+    |   |-- ModelError         a model, a tokenizer, or a pair of them
+    |   |-- PromptError        a prompt or a prompt set
+    |   `-- OutputError        a folder or file to write
+    `-- NumericsError          a model produced values that are not finite
+
+A message is one line: what was wrong, what was got, what is allowed, what to do.
+"""
+
+
+class DraftproofError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code = 1
+
+
+class InputError(DraftproofError):
+    """Something the user gave cannot be used."""
+
+    exit_code = 2
+
+
+class PlanError(InputError):
+    """A study file is not valid."""
+
+
+class ModelError(InputError):
+    """A model or a tokenizer cannot be used, or two of them do not fit."""
+
+
+class PromptError(InputError):
+    """A prompt cannot be used, or a prompt set is empty."""
+
+
+class OutputError(InputError):
+    """An output folder or file cannot be written."""
+
+
+class NumericsError(DraftproofError):
+    """A model produced logits that are not finite."""

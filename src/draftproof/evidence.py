@@ -1,0 +1,291 @@
+"""
+``evidence.json``: the one machine interface of a study. Knows its shape and how to write it whole; measures nothing.
+
+``None`` means not measured or not estimable, never zero.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from draftproof.errors import InputError, OutputError
+from draftproof.request import describe
+
+SCHEMA_VERSION = 1
+
+Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE"]
+VerdictName = Literal["ADOPT", "KEEP_TARGET_ONLY", "INCONCLUSIVE", "ROLL_BACK"]
+EXIT_CODES: dict[str, int] = {"ADOPT": 0, "KEEP_TARGET_ONLY": 10, "INCONCLUSIVE": 11, "ROLL_BACK": 12}
+
+
+class Part(BaseModel):
+    """A frozen piece of evidence; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Interval(Part):
+    """An estimate with its two-sided confidence interval; None where it cannot be estimated."""
+
+    estimate: float | None
+    low: float | None
+    high: float | None
+
+
+class Distribution(Part):
+    """Times in ms: quantiles are None ("not estimable") where there are too few requests for an interval."""
+
+    n: int
+    mean: float | None
+    p50: Interval
+    p95: Interval
+    p99: Interval
+
+
+class Throughput(Part):
+    """Generated tokens over the arm's busy time."""
+
+    tokens: int
+    seconds: float
+    tokens_per_second: float | None
+    tokens_per_minute: float | None
+
+
+class Memory(Part):
+    """Bytes. ``peak_rss`` is the process's high-water mark and covers both arms when they share a process."""
+
+    weights: int | None
+    caches: int | None
+    peak_rss: int | None
+
+
+class Acceptance(Part):
+    """
+    Draft tokens proposed and accepted.
+
+    ``rate`` is accepted / proposed draft tokens (correction and bonus tokens count in neither).
+    ``by_position`` is unconditional: accepted at position i / rounds that proposed anything.
+    ``by_position_conditional``: accepted at i / rounds that proposed position i and accepted all before it.
+    ``emitted_histogram``: index n counts rounds that put n tokens into the output.
+    """
+
+    rounds: int
+    drafted_rounds: int
+    proposed: int
+    accepted: int
+    corrections: int
+    bonuses: int
+    rate: float | None
+    accepted_per_round: float | None
+    emitted_per_round: float | None
+    by_position: list[float | None]
+    by_position_conditional: list[float | None]
+    emitted_histogram: list[int]
+
+
+class Arm(Part):
+    """One arm's measurements. Latency, ttft, itl, icl and tpot in ms, as defined in docs/metrics.md."""
+
+    latency: Distribution
+    ttft: Distribution
+    itl: Distribution
+    icl: Distribution
+    tpot: Distribution
+    throughput: Throughput
+    memory: Memory
+    acceptance: Acceptance | None
+    time_split_ms: dict[str, float]
+
+
+class Arms(Part):
+    """Both arms; ``speculative`` is None when the study stopped before it."""
+
+    target_only: Arm
+    speculative: Arm | None
+
+
+class Divergence(Part):
+    """The first differing token of one prompt."""
+
+    prompt_id: str
+    category: str
+    position: int
+    target_only_token: int | None
+    speculative_token: int | None
+    regret: float | None
+    note: str
+
+
+class GreedyResult(Part):
+    """Token identity of the two greedy arms."""
+
+    outcome: Outcome
+    prompts: int
+    identical: int
+    tokens: int
+    divergences: list[Divergence]
+    repeatability_prompts: int
+    repeatability_identical: int
+    how: str
+
+
+class SampledResult(Part):
+    """Law of the sampled speculative output against the exact target probabilities."""
+
+    outcome: Outcome
+    configuration: dict[str, Any]
+    sequences: int
+    tokens: int
+    tv_estimate: float | None
+    tv_upper_bound: float | None
+    delta: float
+    p_value: float | None
+    alpha_fail: float
+    alpha_eq: float
+    strata: list[dict[str, Any]]
+    reasons: list[str]
+    tv_by_n: list[tuple[int, float, float]] = Field(description="(tokens, TV estimate, upper bound) as the run grew")
+
+
+class ControlResult(Part):
+    """A planted defect that must be flagged, or a lossless variant that must not."""
+
+    name: str
+    kind: Literal["defect", "lossless"]
+    flagged: bool
+    behaved: bool
+    detail: str
+
+
+class Equivalence(Part):
+    """What was shown about the output; ``claim`` is the strongest claim the run supports for greedy output."""
+
+    greedy: GreedyResult | None
+    sampled: SampledResult | None
+    controls: list[ControlResult]
+    claim: Literal["bitwise", "bitwise_same_batch", "up_to_ties", "lossy", "none"]
+    claim_basis: str
+
+
+class Effect(Part):
+    """Target-only time over speculative time: above 1 is faster. ``aa`` is target-only over target-only, the noise."""
+
+    n: int
+    speedup: Interval
+    latency_ratio_p95: float | None
+    itl_ratio: Interval
+    aa: Interval
+    method: str
+
+
+class Comparison(Part):
+    """Paired effects, overall, per workload category and per concurrency."""
+
+    overall: Effect
+    total_time_ratio: float | None
+    memory_ratio: float | None
+    by_category: dict[str, Effect]
+    by_concurrency: dict[str, Effect]
+
+
+class Criterion(Part):
+    """One row of the decision matrix."""
+
+    name: str
+    threshold: str
+    measured: str
+    interval: str | None
+    result: Literal["pass", "miss", "not estimable"]
+    consequence: VerdictName
+
+
+class Decision(Part):
+    """The verdict, why, and the same per category and per concurrency."""
+
+    verdict: VerdictName
+    reasons: list[str]
+    matrix: list[Criterion]
+    by_category: dict[str, VerdictName]
+    by_concurrency: dict[str, VerdictName]
+    registered: bool = True
+
+
+class Study(Part):
+    """Which plan was run; ``hash`` is the SHA-256 of the canonical resolved plan, taken at ``locked_at`` (UTC, ISO 8601)."""
+
+    name: str
+    hash: str
+    locked_at: str
+    plan: dict[str, Any]
+
+
+class Evidence(Part):
+    """The whole of ``evidence.json``."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    draftproof_version: str
+    study: Study
+    environment: dict[str, Any]
+    check: list[dict[str, str]]
+    arms: Arms | None
+    equivalence: Equivalence | None
+    comparison: Comparison | None
+    decision: Decision
+    limits: list[str]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """
+    Write a text file so that it is either the old one or the new one, never half of either.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; choose a writable folder") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save(evidence: Evidence, path: Path) -> None:
+    """Write ``evidence.json`` whole."""
+    write_whole(path, evidence.model_dump_json(indent=2) + "\n")
+
+
+def load(path: Path) -> Evidence:
+    """
+    Read ``evidence.json``.
+
+    Raises
+    ------
+    InputError
+        The file is missing, is not JSON, or does not have this version's shape.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; give the path of an evidence.json") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; give the path of an evidence.json") from None
+    try:
+        return Evidence.model_validate(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is not JSON (line {error.lineno}); give the path of an evidence.json") from None
+    except ValidationError as error:
+        raise InputError(f"{path} is not evidence of schema version {SCHEMA_VERSION}: {describe(error)}") from None

@@ -1,0 +1,131 @@
+"""What one generation produced, as plain values. Knows nothing about models or files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from draftproof.request import FinishReason
+
+NextToken = Literal["correction", "bonus", "target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """
+    One draft-and-verify round of one request.
+
+    Attributes
+    ----------
+    num_proposed, num_accepted : int
+        Draft tokens proposed, and the leading ones that the target accepted.
+    next_token : {"correction", "bonus", "target"} or None
+        Where the token after the accepted ones came from: the residual after a rejection, the position
+        after a fully accepted draft, or the target alone because nothing was proposed. None when the
+        output was cut before it.
+    emitted : int
+        Tokens that entered the output (after EOS, stop and length were applied).
+    propose_ms, score_ms : float, ms, monotonic clock
+        The whole batch's time in the proposer and in the target's pass.
+    """
+
+    num_proposed: int
+    num_accepted: int
+    next_token: NextToken | None
+    emitted: int
+    propose_ms: float
+    score_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Tokens that became visible together, and when (ms since the request was submitted)."""
+
+    num_tokens: int
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationMetrics:
+    """
+    Counts over the rounds of one or many requests.
+
+    Fields that both have are named and defined as in vLLM's per-request ``metrics.speculative_decoding``: the acceptance
+    rate counts draft tokens only, the acceptance length counts the correction or bonus token too.
+    ``None`` means that nothing was proposed, never zero.
+    """
+
+    mean_acceptance_length: float | None
+    draft_acceptance_rate: float | None
+    acceptance_histogram: tuple[int, ...]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """
+    The output of one request.
+
+    Attributes
+    ----------
+    token_ids : tuple of int
+        Generated tokens, the prompt excluded, an EOS that ended it included.
+    text : str
+        Decoded without special tokens, cut before a stop string.
+    finish_reason : {"stop", "length", "error"}
+    logprobs : tuple of float, or None
+        The target's raw log-softmax at each generated token, in order. None where the engine does not report it.
+    rounds : tuple of Round
+        Empty where the engine does not report rounds.
+    speculation : SpeculationMetrics or None
+        None where the engine does not report it, or ran target-only.
+    chunks : tuple of Chunk
+        When tokens became visible.
+    num_prompt_tokens : int
+    error : str or None
+        What went wrong, when ``finish_reason`` is "error".
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    logprobs: tuple[float, ...] | None
+    rounds: tuple[Round, ...]
+    speculation: SpeculationMetrics | None
+    chunks: tuple[Chunk, ...]
+    num_prompt_tokens: int
+    error: str | None = None
+
+    @property
+    def latency_ms(self) -> float | None:
+        """Time from submission to the last token, in ms, or None when no token arrived."""
+        return self.chunks[-1].at_ms if self.chunks else None
+
+
+def summarise_rounds(rounds: Sequence[Round], num_spec_tokens: int) -> SpeculationMetrics:
+    """
+    Count proposals and acceptances over rounds in which something was proposed.
+
+    Parameters
+    ----------
+    rounds : sequence of Round
+    num_spec_tokens : int
+        The configured number of draft tokens per round (K); the histogram has K + 1 entries.
+    """
+    drafted = [item for item in rounds if item.num_proposed]
+    histogram = [0] * (num_spec_tokens + 1)
+    for item in drafted:
+        histogram[item.num_accepted] += 1
+    proposed = sum(item.num_proposed for item in drafted)
+    accepted = sum(item.num_accepted for item in drafted)
+    return SpeculationMetrics(
+        mean_acceptance_length=1 + accepted / len(drafted) if drafted else None,
+        draft_acceptance_rate=accepted / proposed if proposed else None,
+        acceptance_histogram=tuple(histogram),
+        num_spec_steps=len(drafted),
+        num_accepted_draft_tokens=accepted,
+        num_draft_tokens=proposed,
+        num_spec_tokens=num_spec_tokens,
+    )

@@ -1,0 +1,186 @@
+"""
+Inline SVG plots. Knows matplotlib; every function returns None where there is nothing to draw.
+
+The same input gives the same bytes: no date, fixed ids. Text stays text, so that it can be searched and read aloud.
+"""
+
+import io
+import re
+import warnings
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from draftproof.evidence import Acceptance, Arms, Comparison, Distribution, Interval, SampledResult
+from draftproof.report.words import clean, known
+
+TARGET_COLOUR = "#4c5f7a"
+SPECULATIVE_COLOUR = "#c2571a"
+_LINE_COLOUR = "#8a8a8a"
+_LONGEST_LABEL = 32
+_PREAMBLE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>\s*", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+_ID = re.compile(r'(\bid="|href="#|url\(#)')
+
+
+def latency_plot(pairs: list[tuple[float, float]]) -> str | None:
+    """
+    Each prompt's two latencies against each other; below the diagonal speculation is faster.
+
+    Parameters
+    ----------
+    pairs : list of (float, float)
+        Target-only and speculative latency in ms of one prompt.
+    """
+    drawn = [(target, speculative) for target, speculative in pairs if known(target) and known(speculative)]
+    if not drawn:
+        return None
+    figure, axes = _canvas(4.4)
+    axes.scatter([t for t, _ in drawn], [s for _, s in drawn], s=18, color=SPECULATIVE_COLOUR, alpha=0.75, zorder=3)
+    most = max(max(pair) for pair in drawn) * 1.05 or 1.0
+    axes.plot([0, most], [0, most], color=_LINE_COLOUR, linestyle="--", linewidth=1)
+    axes.annotate("equal", (most, most), xytext=(-4, -14), textcoords="offset points", ha="right", color=_LINE_COLOUR)
+    axes.set(xlim=(0, most), ylim=(0, most), xlabel="target-only latency (ms)", ylabel="speculative latency (ms)")
+    return _svg(figure, "latency")
+
+
+def quantile_plot(arms: Arms) -> str | None:
+    """Latency quantiles of both arms with their intervals; quantiles that are not estimable are left out."""
+    figure, axes = _canvas(3.2)
+    drawn = _quantiles(axes, arms.target_only.latency, -0.1, TARGET_COLOUR, "target-only")
+    if arms.speculative is not None:
+        drawn += _quantiles(axes, arms.speculative.latency, 0.1, SPECULATIVE_COLOUR, "speculative")
+    if not drawn:
+        return None
+    axes.set(xlim=(-0.5, 2.5), ylabel="latency (ms)")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks([0, 1, 2], ["p50", "p95", "p99"])
+    axes.legend(frameon=False)
+    return _svg(figure, "quantiles")
+
+
+def _quantiles(axes: Axes, latency: Distribution, shift: float, colour: str, label: str) -> int:
+    quantiles = enumerate((latency.p50, latency.p95, latency.p99))
+    found = [(at + shift, quantile) for at, quantile in quantiles if known(quantile.estimate)]
+    for at, quantile in found:
+        if known(quantile.low) and known(quantile.high):
+            axes.plot([at, at], [quantile.low, quantile.high], color=colour, linewidth=2)
+    if found:
+        axes.plot([at for at, _ in found], [q.estimate for _, q in found], "o", color=colour, label=label)
+    return len(found)
+
+
+def acceptance_plot(acceptance: Acceptance) -> str | None:
+    """Share of draft tokens accepted at each position, unconditional and conditional."""
+    series = (
+        ("all rounds that proposed", acceptance.by_position, TARGET_COLOUR, -0.2),
+        ("given that all before were accepted", acceptance.by_position_conditional, SPECULATIVE_COLOUR, 0.2),
+    )
+    if not any(known(share) for _, shares, _, _ in series for share in shares):
+        return None
+    figure, axes = _canvas(3.2)
+    for label, shares, colour, shift in series:
+        bars = [(at + shift, share) for at, share in enumerate(shares, start=1) if share is not None and known(share)]
+        axes.bar([at for at, _ in bars], [share for _, share in bars], width=0.38, color=colour, label=label)
+    longest = max(len(shares) for _, shares, _, _ in series)
+    axes.set(ylim=(0, 1), xlabel="position in the draft", ylabel="share accepted")
+    axes.set_xticks(range(1, longest + 1))
+    figure.legend(frameon=False, loc="outside upper center", ncols=2)
+    return _svg(figure, "acceptance")
+
+
+def tokens_per_round_plot(acceptance: Acceptance) -> str | None:
+    """How many rounds put how many tokens into the output."""
+    counts = acceptance.emitted_histogram
+    if not any(counts):
+        return None
+    figure, axes = _canvas(3.0)
+    axes.bar(range(len(counts)), counts, color=SPECULATIVE_COLOUR)
+    axes.set(xlabel="tokens put into the output", ylabel="rounds")
+    axes.set_xticks(range(len(counts)))
+    return _svg(figure, "rounds")
+
+
+def effect_plot(comparison: Comparison, threshold: float | None) -> str | None:
+    """
+    Speed-ups with intervals: overall, each category, each concurrency, and target-only against itself.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The paired effects.
+    threshold : float or None
+        The least speed-up asked for; None draws no line.
+    """
+    rows = [("overall", comparison.overall.speedup, SPECULATIVE_COLOUR)]
+    rows += [(name, effect.speedup, SPECULATIVE_COLOUR) for name, effect in comparison.by_category.items()]
+    rows += [
+        (f"concurrency {name}", effect.speedup, SPECULATIVE_COLOUR)
+        for name, effect in comparison.by_concurrency.items()
+    ]
+    rows.append(("A/A (target-only twice)", comparison.overall.aa, TARGET_COLOUR))
+    if not any(known(effect.estimate) for _, effect, _ in rows):
+        return None
+    figure, axes = _canvas(1.2 + 0.34 * len(rows))
+    for at, (_, effect, colour) in enumerate(rows):
+        _forest_row(axes, at, effect, colour)
+    axes.axvline(1.0, color=_LINE_COLOUR, linewidth=1)
+    if threshold is not None:
+        axes.axvline(threshold, color="black", linestyle="--", linewidth=1)
+        line = Line2D([], [], color="black", linestyle="--", linewidth=1, label=f"asked for: {threshold:g}x")
+        figure.legend(handles=[line], frameon=False, loc="outside upper right")
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel="speed-up (target-only time / speculative time)")
+    for label in axes.set_yticks(range(len(rows)), [_short(name) for name, _, _ in rows]):
+        label.label1.set_parse_math(False)
+    return _svg(figure, "effect")
+
+
+def _forest_row(axes: Axes, at: int, effect: Interval, colour: str) -> None:
+    if not known(effect.estimate):
+        # in the middle of the axes, whatever the scale
+        axes.text(0.5, at, "not estimable", transform=axes.get_yaxis_transform(), color=_LINE_COLOUR, va="center")
+        return
+    if known(effect.low) and known(effect.high):
+        axes.plot([effect.low, effect.high], [at, at], color=colour, linewidth=2)
+    axes.plot([effect.estimate], [at], "s", color=colour, markersize=6)
+
+
+def tv_plot(sampled: SampledResult) -> str | None:
+    """Total variation, estimate and upper bound, as the sample grew, with the difference allowed."""
+    points = [point for point in sampled.tv_by_n if point[0] > 0 and known(point[1]) and known(point[2])]
+    if not points:
+        return None
+    figure, axes = _canvas(3.2)
+    tokens = [n for n, _, _ in points]
+    axes.plot(tokens, [upper for _, _, upper in points], "o-", color=SPECULATIVE_COLOUR, label="upper bound")
+    axes.plot(tokens, [estimate for _, estimate, _ in points], "o-", color=TARGET_COLOUR, label="estimate")
+    axes.axhline(sampled.delta, color="black", linestyle="--", linewidth=1, label=f"delta = {sampled.delta:g}")
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="sampled tokens", ylabel="total variation")
+    axes.legend(frameon=False)
+    return _svg(figure, "tv")
+
+
+def _short(name: str) -> str:
+    line = " ".join(clean(name).split())
+    return line if len(line) <= _LONGEST_LABEL else f"{line[: _LONGEST_LABEL - 1]}…"
+
+
+def _canvas(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """The figure as an ``<svg>`` element whose ids begin with ``name``, so that several fit in one page."""
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
+        # the reader's browser has the glyphs; matplotlib only measures them
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    body = _PREAMBLE.sub("", file.getvalue()).strip()
+    return _TAG.sub(lambda tag: _ID.sub(rf"\g<1>{name}-", tag[0]), body)

@@ -1,0 +1,125 @@
+"""How verdicts, claims and numbers are worded, the same in every report. Knows no output format."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from draftproof.evidence import Interval, VerdictName
+
+NOT_MEASURED = "not measured"
+NOT_ESTIMABLE = "not estimable"
+
+VERDICT_MEANINGS: Mapping[VerdictName, str] = {
+    "ADOPT": (
+        "Every criterion is met: turn speculative decoding on for this workload, with this hardware and software."
+    ),
+    "KEEP_TARGET_ONLY": (
+        "Nothing speaks against the output, but the gain is below what was asked for: leave speculative decoding off."
+    ),
+    "INCONCLUSIVE": (
+        "The evidence does not settle the question: change nothing because of it, remove the causes below and run again."
+    ),
+    "ROLL_BACK": (
+        "Something that must hold does not: turn speculative decoding off wherever it is on and find the cause first."
+    ),
+}
+
+UNREGISTERED = (
+    "The thresholds applied here are not those locked before the run, so this verdict is exploratory: it confirms "
+    "nothing."
+)
+
+CLAIM_MEANINGS: Mapping[str, str] = {
+    "bitwise": "Greedy output depends neither on speculation nor on which requests share a batch.",
+    "bitwise_same_batch": (
+        "Both arms give the same greedy tokens when their requests are batched alike; another batch may change a token."
+    ),
+    "up_to_ties": "Greedy outputs differ only where the target's best tokens are as close as rounding error.",
+    "lossy": "Greedy output is not the target's: speculation keeps tokens that the target would not have chosen.",
+    "none": "The run supports no claim about greedy output.",
+}
+
+# every character that XML 1.0 cannot hold; terminals do not want them either
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def clean(text: str) -> str:
+    """Text without control characters and lone surrogates."""
+    return _ILLEGAL.sub("\ufffd", text)
+
+
+def known(value: float | None) -> bool:
+    """Whether there is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Four significant digits, or "not estimable"."""
+    if value is None or not math.isfinite(value):
+        return NOT_ESTIMABLE
+    digits = 0 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 6)}f}{unit}"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio: ``1.234x``."""
+    return NOT_ESTIMABLE if ratio is None or not math.isfinite(ratio) else f"{ratio:.3f}x"
+
+
+def percent(share: float | None) -> str:
+    """A share between 0 and 1 in percent."""
+    return NOT_ESTIMABLE if share is None or not math.isfinite(share) else f"{share * 100:.1f} %"
+
+
+def size(count: int | None) -> str:
+    """Bytes in MiB; None was not measured."""
+    return NOT_MEASURED if count is None else f"{count / 2**20:,.1f} MiB"
+
+
+def span(interval: Interval) -> str:
+    """Estimate and interval; without an interval only the estimate, and it says so."""
+    return _span(interval, number)
+
+
+def ratio_span(interval: Interval) -> str:
+    """Like ``span``, for ratios."""
+    return _span(interval, times)
+
+
+def _span(interval: Interval, word: Any) -> str:
+    if not known(interval.estimate):
+        return NOT_ESTIMABLE
+    if not (known(interval.low) and known(interval.high)):
+        return f"{word(interval.estimate)} (no interval)"
+    return f"{word(interval.estimate)} ({word(interval.low)} to {word(interval.high)})"
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """Nested tables as dotted names and values, in the order given."""
+    rows: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and value:
+            rows.extend(flat(value, f"{name}."))
+        else:
+            rows.append((name, plain(value)))
+    return rows
+
+
+def plain(value: Any) -> str:
+    """One value of a free-form table."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value) or "none"
+    return str(value)
+
+
+def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The keys of all rows, in the order in which they first appear."""
+    return list(dict.fromkeys(key for row in rows for key in row))

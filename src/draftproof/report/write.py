@@ -1,0 +1,28 @@
+"""Puts the reports of a study into its folder. Renders nothing itself."""
+
+from pathlib import Path
+from typing import Any
+
+from draftproof.evidence import Evidence, write_whole
+from draftproof.report.html import render_html
+from draftproof.report.junit import render_junit
+
+
+def write_reports(evidence: Evidence, out: Path, requests: list[dict[str, Any]] | None) -> Path:
+    """
+    Write ``report.html`` and ``junit.xml`` into ``out``.
+
+    Returns
+    -------
+    Path
+        Of the HTML report.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written.
+    """
+    html = out / "report.html"
+    write_whole(html, render_html(evidence, requests))
+    write_whole(out / "junit.xml", render_junit(evidence))
+    return html

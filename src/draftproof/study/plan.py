@@ -1,0 +1,147 @@
+"""One TOML file says what a study does. Knows the file's shape; runs nothing."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from draftproof.errors import PlanError
+from draftproof.gate.policy import Policy
+from draftproof.request import describe
+
+
+class Table(BaseModel):
+    """A table of the study file; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EnginePlan(Table):
+    """The engine that runs both arms."""
+
+    kind: Literal["native", "hf", "scripted"] = "native"
+    target: str = "smollm2-135m-instruct"
+    dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
+    device: str = "cpu"
+    threads: int | Literal["auto"] = "auto"
+    max_len: int | Literal["auto"] = "auto"
+    numerics: Literal["bitwise", "fast"] = "bitwise"
+
+
+class SpeculationPlan(Table):
+    """How tokens are proposed."""
+
+    proposer: Literal["prompt-lookup", "draft-model"] = "prompt-lookup"
+    draft: str | None = None
+    num_speculative_tokens: int = Field(default=5, ge=1, le=15)
+    prompt_lookup_min: int = Field(default=2, ge=1)
+    prompt_lookup_max: int = Field(default=4, ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "SpeculationPlan":
+        if self.proposer == "draft-model" and not self.draft:
+            raise ValueError("proposer 'draft-model' needs 'draft', the name or path of a model")
+        if self.proposer == "prompt-lookup" and self.draft:
+            raise ValueError("'draft' is only for proposer 'draft-model'; remove it or change the proposer")
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError("'prompt_lookup_min' is above 'prompt_lookup_max'")
+        return self
+
+
+class WorkloadPlan(Table):
+    """What is asked, in which order, and how many at once."""
+
+    prompts: str = "demo"
+    limit: int | None = Field(default=None, ge=1)
+    max_tokens: int = Field(default=48, ge=1)
+    concurrency: tuple[int, ...] = (1,)
+    seed: int = Field(default=0, ge=0)
+
+    @field_validator("concurrency")
+    @classmethod
+    def _batches(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1 or len(set(value)) != len(value):
+            raise ValueError("give one or more different whole numbers from 1 up")
+        return value
+
+
+class SamplingPlan(Table):
+    """The sampling of the measured runs; 0 is greedy."""
+
+    temperature: float = Field(default=0.0, ge=0, le=100)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    ignore_eos: bool = False
+
+
+class MeasurePlan(Table):
+    """Warm-up, repeats and order."""
+
+    warmup_requests: int = Field(default=2, ge=0)
+    repeats: int = Field(default=1, ge=1)
+    repeatability_prompts: int = Field(default=3, ge=1)
+
+
+class SampledPlan(Table):
+    """The sampled check: fixed input, small allowed vocabulary, exact target probabilities."""
+
+    enabled: bool = True
+    prompt: str = "red green blue red green red blue blue green red blue green red green blue green"
+    words: tuple[str, ...] = (" red", " green", " blue", " black", " white", " yellow", " brown", " orange")
+    temperature: float = Field(default=1.0, gt=0, le=100)
+    sequences: int = Field(default=1000, ge=100)
+    tokens: int = Field(default=8, ge=2, le=64)
+    batch: int = Field(default=16, ge=1)
+    delta: float = Field(default=0.05, gt=0, lt=1)
+    alpha_fail: float = Field(default=1e-3, gt=0, lt=0.5)
+    alpha_eq: float = Field(default=0.05, gt=0, lt=0.5)
+    min_stratum_tokens: int = Field(default=200, ge=1)
+    seed: int = Field(default=1, ge=0)
+
+
+class Plan(Table):
+    """A whole study."""
+
+    schema_version: Literal[1] = 1
+    name: str = Field(min_length=1)
+    engine: EnginePlan = EnginePlan()
+    speculation: SpeculationPlan = SpeculationPlan()
+    workload: WorkloadPlan = WorkloadPlan()
+    sampling: SamplingPlan = SamplingPlan()
+    measure: MeasurePlan = MeasurePlan()
+    sampled: SampledPlan = SampledPlan()
+    policy: Policy = Policy()
+
+
+def parse_plan(values: dict[str, Any], where: str) -> Plan:
+    """
+    Make a plan of a study file's values.
+
+    Raises
+    ------
+    PlanError
+        A key is unknown, missing or out of range; the message names each.
+    """
+    try:
+        return Plan.model_validate(values)
+    except ValidationError as error:
+        raise PlanError(f"study {where}: {describe(error)}; docs/quickstart.md lists the keys") from None
+
+
+def load_plan(path: Path) -> Plan:
+    """
+    Read a study file.
+
+    Raises
+    ------
+    PlanError
+        The file is missing, is not TOML, or is not a valid plan.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"cannot read study {path}: {error.strerror}; give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"study {path} is not TOML: {error}") from None
+    return parse_plan(values, str(path))

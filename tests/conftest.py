@@ -1,0 +1,22 @@
+"""The same surroundings for every test: no settings from the caller's environment, no network, one seed."""
+
+import os
+
+import pytest
+import torch
+
+KEPT_OUT = ("DRAFTPROOF_", "HF_")
+
+
+def pytest_configure() -> None:
+    # huggingface_hub reads this once, when it is imported, and that is before any fixture runs
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(KEPT_OUT):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    torch.manual_seed(0)

@@ -1,0 +1,353 @@
+"""Every verdict, every row and every way a row can be unable to tell."""
+
+from typing import Any
+
+import pytest
+
+from draftproof.evidence import (
+    Acceptance,
+    Arm,
+    Arms,
+    Comparison,
+    ControlResult,
+    Decision,
+    Distribution,
+    Effect,
+    Equivalence,
+    GreedyResult,
+    Interval,
+    Memory,
+    SampledResult,
+    Throughput,
+)
+from draftproof.gate.decide import decide
+from draftproof.gate.policy import Policy
+
+UNKNOWN = Interval(estimate=None, low=None, high=None)
+MIB = 2**20
+
+
+def between(low: float, high: float, estimate: float | None = None) -> Interval:
+    return Interval(estimate=(low + high) / 2 if estimate is None else estimate, low=low, high=high)
+
+
+def make_arm(peak: int | None = 600 * MIB, accepted: float | None = 2.5) -> Arm:
+    times = Distribution(n=0, mean=None, p50=UNKNOWN, p95=UNKNOWN, p99=UNKNOWN)
+    acceptance = Acceptance(
+        rounds=10,
+        drafted_rounds=10,
+        proposed=50,
+        accepted=25,
+        corrections=9,
+        bonuses=1,
+        rate=0.5,
+        accepted_per_round=accepted,
+        emitted_per_round=3.5,
+        by_position=[0.9, 0.8],
+        by_position_conditional=[0.9, 0.9],
+        emitted_histogram=[0, 1, 9],
+    )
+    return Arm(
+        latency=times,
+        ttft=times,
+        itl=times,
+        icl=times,
+        tpot=times,
+        throughput=Throughput(tokens=100, seconds=1.0, tokens_per_second=100.0, tokens_per_minute=6000.0),
+        memory=Memory(weights=500 * MIB, caches=50 * MIB, peak_rss=peak),
+        acceptance=acceptance,
+        time_split_ms={},
+    )
+
+
+def make_arms(speculative: Arm | None) -> Arms:
+    return Arms(target_only=make_arm(), speculative=speculative)
+
+
+def make_greedy(**changes: Any) -> GreedyResult:
+    values: dict[str, Any] = {
+        "outcome": "PASS",
+        "prompts": 20,
+        "identical": 20,
+        "tokens": 640,
+        "divergences": [],
+        "repeatability_prompts": 4,
+        "repeatability_identical": 4,
+        "how": "same batch",
+    }
+    return GreedyResult(**(values | changes))
+
+
+def make_sampled(outcome: str = "PASS") -> SampledResult:
+    values: dict[str, Any] = {
+        "outcome": outcome,
+        "configuration": {},
+        "sequences": 100,
+        "tokens": 3200,
+        "tv_estimate": 0.01,
+        "tv_upper_bound": 0.02,
+        "delta": 0.05,
+        "p_value": 0.4,
+        "alpha_fail": 0.001,
+        "alpha_eq": 0.05,
+        "strata": [],
+        "reasons": [],
+        "tv_by_n": [],
+    }
+    return SampledResult(**values)
+
+
+def make_control(behaved: bool = True, name: str = "greedy as sampled") -> ControlResult:
+    return ControlResult(name=name, kind="defect", flagged=behaved, behaved=behaved, detail="")
+
+
+def make_equivalence(**changes: Any) -> Equivalence:
+    values: dict[str, Any] = {
+        "greedy": make_greedy(),
+        "sampled": make_sampled(),
+        "controls": [make_control()],
+        "claim": "bitwise_same_batch",
+        "claim_basis": "self-test",
+    }
+    return Equivalence(**(values | changes))
+
+
+def make_effect(**changes: Any) -> Effect:
+    values: dict[str, Any] = {
+        "n": 20,
+        "speedup": between(1.4, 1.6),
+        "latency_ratio_p95": 0.7,
+        "itl_ratio": between(0.6, 0.7),
+        "aa": between(0.98, 1.02),
+        "method": "paired",
+    }
+    return Effect(**(values | changes))
+
+
+def make_comparison(overall: Effect | None = None, **changes: Any) -> Comparison:
+    values: dict[str, Any] = {
+        "overall": overall or make_effect(),
+        "total_time_ratio": 1.5,
+        "memory_ratio": 1.1,
+        "by_category": {},
+        "by_concurrency": {},
+    }
+    return Comparison(**(values | changes))
+
+
+def decided(policy: Policy | None = None, **changes: Any) -> Decision:
+    values: dict[str, Any] = {
+        "arms": make_arms(make_arm()),
+        "equivalence": make_equivalence(),
+        "comparison": make_comparison(),
+        "policy": policy or Policy(),
+    }
+    return decide(**(values | changes))
+
+
+def effect(**changes: Any) -> dict[str, Any]:
+    return {"comparison": make_comparison(make_effect(**changes))}
+
+
+def equivalence(**changes: Any) -> dict[str, Any]:
+    return {"equivalence": make_equivalence(**changes)}
+
+
+EVERY = Policy(max_p95_latency_ratio=1.0, max_peak_memory_bytes=1000 * MIB, min_accepted_per_round=1.0)
+BITWISE = Policy(min_claim="bitwise")
+TIES = Policy(min_claim="up_to_ties")
+NOT_SAMPLED = Policy(require_sampled=False)
+
+CASES: list[tuple[str, Policy, dict[str, Any], str, str]] = [
+    # row, policy, what differs from a good run, verdict, part of the reason
+    ("greedy output", EVERY, {}, "ADOPT", "1.500x"),
+    ("greedy output", EVERY, equivalence(greedy=make_greedy(outcome="FAIL", identical=19)), "ROLL_BACK", "19 of 20"),
+    ("greedy output", EVERY, equivalence(greedy=make_greedy(outcome="INCONCLUSIVE")), "INCONCLUSIVE", "inconclusive"),
+    ("greedy output", EVERY, equivalence(greedy=None), "INCONCLUSIVE", "not compared"),
+    ("greedy output", EVERY, equivalence(claim="up_to_ties"), "ROLL_BACK", "weaker than bitwise_same_batch"),
+    ("greedy output", EVERY, equivalence(claim="none"), "ROLL_BACK", "claim none"),
+    ("greedy output", EVERY, equivalence(claim="bitwise"), "ADOPT", "speed-up"),
+    ("greedy output", BITWISE, {}, "ROLL_BACK", "weaker than bitwise."),
+    ("greedy output", TIES, equivalence(claim="up_to_ties"), "ADOPT", "speed-up"),
+    (
+        "greedy output",
+        TIES,
+        equivalence(greedy=make_greedy(outcome="INCONCLUSIVE"), claim="lossy"),
+        "ROLL_BACK",
+        "claim lossy",
+    ),
+    ("repeatability", EVERY, equivalence(greedy=make_greedy(repeatability_identical=3)), "ROLL_BACK", "3 of 4"),
+    (
+        "repeatability",
+        EVERY,
+        equivalence(greedy=make_greedy(repeatability_prompts=0, repeatability_identical=0)),
+        "INCONCLUSIVE",
+        "run twice",
+    ),
+    ("sampled law", EVERY, equivalence(sampled=make_sampled("FAIL")), "ROLL_BACK", "0.05 allowed"),
+    ("sampled law", EVERY, equivalence(sampled=make_sampled("INCONCLUSIVE")), "INCONCLUSIVE", "3200 tokens"),
+    ("sampled law", EVERY, equivalence(sampled=None), "INCONCLUSIVE", "policy requires it"),
+    ("sampled law", NOT_SAMPLED, equivalence(sampled=make_sampled("INCONCLUSIVE")), "ADOPT", "speed-up"),
+    ("sampled law", NOT_SAMPLED, equivalence(sampled=make_sampled("FAIL")), "ROLL_BACK", "does not follow"),
+    ("controls", EVERY, equivalence(controls=[make_control(), make_control(False, "b")]), "INCONCLUSIVE", "not b"),
+    ("controls", EVERY, equivalence(controls=[]), "INCONCLUSIVE", "No control"),
+    ("peak memory", EVERY, {"arms": make_arms(make_arm(peak=1001 * MIB))}, "ROLL_BACK", "1001.0 MiB"),
+    ("peak memory", EVERY, {"arms": make_arms(make_arm(peak=1000 * MIB))}, "ADOPT", "speed-up"),
+    ("peak memory", EVERY, {"arms": make_arms(make_arm(peak=None))}, "INCONCLUSIVE", "not measured"),
+    ("peak memory", EVERY, {"arms": make_arms(None)}, "INCONCLUSIVE", "not measured"),
+    ("noise", EVERY, effect(aa=between(0.9, 1.3)), "INCONCLUSIVE", "too noisy"),
+    ("noise", EVERY, effect(aa=between(0.7, 1.0)), "INCONCLUSIVE", "too noisy"),
+    ("noise", EVERY, effect(aa=UNKNOWN), "INCONCLUSIVE", "noise is unknown"),
+    ("speed-up", EVERY, effect(speedup=between(1.05, 1.2)), "ADOPT", "speed-up"),
+    ("speed-up", EVERY, effect(speedup=between(0.8, 0.9)), "KEEP_TARGET_ONLY", "0.850x"),
+    ("speed-up", EVERY, effect(speedup=between(0.9, 1.1)), "KEEP_TARGET_ONLY", "below 1.050x"),
+    ("speed-up", EVERY, effect(speedup=between(1.0, 1.3)), "INCONCLUSIVE", "too few prompts"),
+    ("speed-up", EVERY, effect(speedup=UNKNOWN, n=2), "INCONCLUSIVE", "2 prompts"),
+    ("speed-up", EVERY, effect(speedup=Interval(estimate=1.5, low=None, high=None)), "INCONCLUSIVE", "estimated"),
+    ("speed-up", EVERY, effect(speedup=between(float("nan"), 2.0, 1.5)), "INCONCLUSIVE", "estimated"),
+    ("time per token", EVERY, effect(itl_ratio=between(0.9, 1.0)), "ADOPT", "speed-up"),
+    ("time per token", EVERY, effect(itl_ratio=between(1.1, 1.2)), "KEEP_TARGET_ONLY", "1.150x"),
+    ("time per token", EVERY, effect(itl_ratio=between(0.9, 1.2)), "INCONCLUSIVE", "both sides"),
+    ("time per token", EVERY, effect(itl_ratio=UNKNOWN), "INCONCLUSIVE", "could not be estimated"),
+    ("p95 latency", EVERY, effect(latency_ratio_p95=1.2), "KEEP_TARGET_ONLY", "p95 latency is 1.200x"),
+    ("p95 latency", EVERY, effect(latency_ratio_p95=None), "INCONCLUSIVE", "p95 latency has no ratio"),
+    ("memory", EVERY, {"comparison": make_comparison(memory_ratio=1.6)}, "KEEP_TARGET_ONLY", "1.600x"),
+    ("memory", EVERY, {"comparison": make_comparison(memory_ratio=None)}, "INCONCLUSIVE", "no ratio"),
+    ("accepted per round", EVERY, {"arms": make_arms(make_arm(accepted=0.5))}, "KEEP_TARGET_ONLY", "0.50 tokens"),
+    ("accepted per round", EVERY, {"arms": make_arms(make_arm(accepted=None))}, "INCONCLUSIVE", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("row", "policy", "changes", "verdict", "reason"), CASES)
+def test_one_row_at_a_time(row: str, policy: Policy, changes: dict[str, Any], verdict: str, reason: str) -> None:
+    decision = decided(policy, **changes)
+    assert decision.verdict == verdict
+    assert any(reason in sentence for sentence in decision.reasons), decision.reasons
+    criterion = next(criterion for criterion in decision.matrix if criterion.name == row)
+    assert criterion.consequence == verdict
+    assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in decision.reasons)
+
+
+def test_the_rows_keep_their_order() -> None:
+    assert [row.name for row in decided(EVERY).matrix] == [
+        "greedy output",
+        "repeatability",
+        "sampled law",
+        "controls",
+        "peak memory",
+        "noise",
+        "speed-up",
+        "time per token",
+        "p95 latency",
+        "memory",
+        "accepted per round",
+    ]
+
+
+def test_a_threshold_that_is_not_asked_for_has_no_row() -> None:
+    policy = Policy(max_itl_ratio=None, max_memory_ratio=None, require_sampled=False)
+    decision = decided(policy, equivalence=make_equivalence(sampled=None, controls=[]))
+    assert [row.name for row in decision.matrix] == ["greedy output", "repeatability", "noise", "speed-up"]
+    assert decision.verdict == "ADOPT"
+
+
+def test_nothing_measured_is_inconclusive_and_never_zero() -> None:
+    decision = decided(EVERY, arms=None, equivalence=None, comparison=None)
+    assert decision.verdict == "INCONCLUSIVE"
+    assert {(row.measured, row.result) for row in decision.matrix} == {("not measured", "not estimable")}
+    assert decision.by_category == decision.by_concurrency == {}
+
+
+def test_the_gravest_row_decides_and_only_its_like_give_reasons() -> None:
+    slow_and_noisy = make_comparison(make_effect(speedup=between(0.8, 0.9), aa=between(0.5, 2.0)))
+    bad = make_equivalence(greedy=make_greedy(outcome="FAIL", identical=3))
+    rolled_back = decided(equivalence=bad, comparison=slow_and_noisy)
+    assert rolled_back.verdict == "ROLL_BACK"
+    assert len(rolled_back.reasons) == 1 and "3 of 20" in rolled_back.reasons[0]
+    noisy = decided(comparison=slow_and_noisy)
+    assert noisy.verdict == "INCONCLUSIVE"
+    assert len(noisy.reasons) == 1 and "too noisy" in noisy.reasons[0]
+
+
+def test_every_row_that_drove_the_verdict_gives_a_reason() -> None:
+    decision = decided(comparison=make_comparison(make_effect(speedup=between(0.8, 0.9)), memory_ratio=2.0))
+    assert decision.verdict == "KEEP_TARGET_ONLY"
+    assert len(decision.reasons) == 2
+
+
+def test_an_early_stop_is_inconclusive_and_named_first() -> None:
+    decision = decided(stopped="not enough memory for the draft", arms=None, comparison=None)
+    assert decision.verdict == "INCONCLUSIVE"
+    assert decision.reasons == ["The study stopped early: not enough memory for the draft."]
+
+
+def test_an_early_stop_does_not_hide_a_roll_back() -> None:
+    bad = make_equivalence(greedy=make_greedy(outcome="FAIL", identical=3))
+    decision = decided(stopped="greedy output differs", equivalence=bad, comparison=None)
+    assert decision.verdict == "ROLL_BACK"
+
+
+def test_an_early_stop_is_never_adopted() -> None:
+    comparison = make_comparison(by_category={"code": make_effect()})
+    decision = decided(stopped="interrupted", comparison=comparison)
+    assert (decision.verdict, decision.by_category) == ("INCONCLUSIVE", {"code": "INCONCLUSIVE"})
+
+
+def test_yes_for_code_and_no_for_chat() -> None:
+    groups = {
+        "code": make_effect(speedup=between(1.8, 2.2)),
+        "chat": make_effect(speedup=between(0.8, 0.95)),
+        "summary": make_effect(speedup=between(1.0, 1.4)),
+        "one prompt": make_effect(speedup=UNKNOWN, n=1),
+    }
+    concurrency = {"1": make_effect(), "8": make_effect(speedup=between(0.7, 0.8))}
+    decision = decided(comparison=make_comparison(by_category=groups, by_concurrency=concurrency))
+    assert decision.verdict == "ADOPT"
+    assert decision.by_category == {
+        "code": "ADOPT",
+        "chat": "KEEP_TARGET_ONLY",
+        "summary": "INCONCLUSIVE",
+        "one prompt": "INCONCLUSIVE",
+    }
+    assert decision.by_concurrency == {"1": "ADOPT", "8": "KEEP_TARGET_ONLY"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        (equivalence(greedy=make_greedy(outcome="FAIL")), "ROLL_BACK"),
+        (equivalence(controls=[make_control(False)]), "INCONCLUSIVE"),
+        ({"arms": make_arms(make_arm(peak=2000 * MIB))}, "ROLL_BACK"),
+    ],
+)
+def test_no_group_is_better_than_the_runs_equivalence(changes: dict[str, Any], verdict: str) -> None:
+    comparison = make_comparison(by_category={"code": make_effect()})
+    assert decided(EVERY, comparison=comparison, **changes).by_category == {"code": verdict}
+
+
+def test_a_slow_whole_does_not_forbid_a_fast_group() -> None:
+    comparison = make_comparison(make_effect(speedup=between(0.8, 0.9)), by_category={"code": make_effect()})
+    decision = decided(comparison=comparison)
+    assert (decision.verdict, decision.by_category) == ("KEEP_TARGET_ONLY", {"code": "ADOPT"})
+
+
+@pytest.mark.parametrize("changes", [case[2] for case in CASES[:6]])
+def test_the_same_input_gives_the_same_output_and_stays_as_it_was(changes: dict[str, Any]) -> None:
+    parts: dict[str, Any] = {
+        "arms": make_arms(make_arm()),
+        "equivalence": make_equivalence(),
+        "comparison": make_comparison(),
+    } | changes
+    before = {name: part.model_dump_json() for name, part in parts.items()}
+    assert decided(EVERY, **parts) == decided(EVERY, **parts)
+    assert {name: part.model_dump_json() for name, part in parts.items()} == before
+
+
+def test_an_unregistered_policy_is_marked() -> None:
+    assert decided().registered
+    assert not decided(registered=False).registered
+
+
+def test_the_interval_is_labelled_with_the_policys_confidence() -> None:
+    row = next(row for row in decided(Policy(confidence=0.9)).matrix if row.name == "speed-up")
+    assert row.interval == "90% interval 1.400 to 1.600"

@@ -1,0 +1,63 @@
+"""A policy file is read whole or refused with a readable reason."""
+
+from pathlib import Path
+
+import pytest
+
+from draftproof.errors import PlanError
+from draftproof.gate.policy import Policy, load_policy
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
+    assert load_policy(written(tmp_path, "")) == Policy()
+
+
+@pytest.mark.parametrize("head", ["", "[policy]\n"])
+def test_keys_may_stand_at_top_level_or_in_a_table(tmp_path: Path, head: str) -> None:
+    policy = load_policy(written(tmp_path, head + 'min_speedup = 1.3\nmin_claim = "bitwise"\n'))
+    assert policy == Policy(min_speedup=1.3, min_claim="bitwise")
+
+
+@pytest.mark.parametrize("head", ["", "[policy]\n"])
+def test_an_unknown_key_is_refused_by_name_with_the_allowed_ones(tmp_path: Path, head: str) -> None:
+    with pytest.raises(PlanError, match="min_speedpu") as refused:
+        load_policy(written(tmp_path, head + "min_speedpu = 1.3\n"))
+    assert "min_accepted_per_round" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "min_speedup = 0",
+        "max_itl_ratio = -1.0",
+        "max_peak_memory_bytes = 0",
+        "min_accepted_per_round = -0.1",
+        'min_claim = "lossy"',
+        "max_aa_spread = 1.0",
+        "confidence = 0.5",
+        "confidence = 1.0",
+        'require_sampled = "perhaps"',
+    ],
+)
+def test_a_value_out_of_range_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(PlanError, match=line.split()[0]):
+        load_policy(written(tmp_path, line + "\n"))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"absent\.toml"):
+        load_policy(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("content", [b"min_speedup = ", b"\xff\xfe"])
+def test_what_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_bytes(content)
+    with pytest.raises(PlanError, match="not TOML"):
+        load_policy(path)

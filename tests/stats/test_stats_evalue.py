@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from draftproof.stats.evalue import DEFAULT_LAMBDAS, betting_e_value
+
+
+def test_running_value_equals_the_mean_of_plain_products() -> None:
+    g = np.random.default_rng(1).uniform(-1.0, 1.0, size=50)
+    plain = np.mean([np.cumprod(1.0 + stake * g) for stake in DEFAULT_LAMBDAS], axis=0)
+    np.testing.assert_allclose(betting_e_value(g), plain, rtol=1e-12)
+
+
+def test_default_stakes_are_the_registered_ones_on_both_sides() -> None:
+    assert sorted(DEFAULT_LAMBDAS) == sorted(s * v for v in (0.02, 0.05, 0.1, 0.2, 0.4) for s in (-1, 1))
+
+
+def test_looking_after_every_token_keeps_the_false_alarm_rate() -> None:
+    """
+    4,000 correct sequences of 500 tokens, alpha = .05, looked at after every token.
+
+    Ville: at most 5 % ever reach 20. False alarm <= 1e-6 (binomial at .05); misses a true rate below .066.
+    """
+    generator = np.random.default_rng(2)
+    num_alarms = 0
+    for _ in range(4000):
+        g = np.where(generator.random(500) < 0.3, 0.7, -0.3)  # indicator of probability .3 minus its mean
+        num_alarms += bool((betting_e_value(g) >= 20.0).any())
+    assert num_alarms <= binom.ppf(1 - 1e-6, 4000, 0.05)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.4], ids=["too-seldom", "too-often"])
+def test_a_wrong_rate_is_found_from_either_side(rate: float) -> None:
+    """
+    True rate .1 away from .3, 5,000 tokens, threshold 1 / alpha = 10,000, 20 runs.
+
+    False alarm: a run misses with probability below 1e-9 (the best stake grows the log wealth by about .02 a token,
+    so by 100, with standard deviation about 12; 11.5 is needed). Misses nothing stated: it is a power test.
+    """
+    generator = np.random.default_rng(3)
+    for _ in range(20):
+        g = np.where(generator.random(5000) < rate, 0.7, -0.3)
+        assert betting_e_value(g)[-1] >= 1e4
+
+
+def test_overwhelming_evidence_stays_finite() -> None:
+    running = betting_e_value(np.ones(10_000))
+    assert np.isfinite(running).all()
+    assert running[-1] > 1e300
+
+
+def test_no_tokens_are_no_evidence() -> None:
+    assert betting_e_value([]).shape == (0,)
+
+
+@pytest.mark.parametrize("value", [1.01, -1.01, float("nan")])
+def test_scores_outside_their_interval_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"g must be in the interval \[-1, 1\]"):
+        betting_e_value([0.0, value])
+
+
+@pytest.mark.parametrize("stakes", [(), (1.0,), (-1.5, 0.1)], ids=["none", "one", "below"])
+def test_stakes_that_can_ruin_are_refused(stakes: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="-1 < lambda < 1"):
+        betting_e_value([0.0], stakes)
