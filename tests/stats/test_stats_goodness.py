@@ -46,8 +46,8 @@ def test_both_tests_reject_every_wrong_law_of_the_power_table(
     """
     n = 20,000, alpha = 1e-3, seed fixed.
 
-    Miss rate below 1e-9: the smallest TV here is .1, where a single direction needs about 700 draws for power .9 at
-    alpha 1e-4, and n is 28 times that.
+    Miss rate below 1e-100: under the mildest of these laws, TV .1, the chi-square has non-centrality 1,067 and the
+    score lies 30 standard errors from its mean; 3.3 are needed. False alarm: see the test of the correct law.
     """
     assert _chi2_p(wanted, produced, seed=11) < 1e-3
     assert _score_p(wanted, produced, seed=12) < 1e-3
@@ -57,7 +57,7 @@ def test_both_tests_reject_the_smallest_wrong_law_of_the_power_table() -> None:
     """
     TV = .0417 between two cells, n = 20,000, alpha = 1e-3.
 
-    The standard error of the frequency is .0034, so the deviation is 12 standard errors: miss rate below 1e-15.
+    The score lies 12 standard errors from its mean and the chi-square has non-centrality 148: miss rate below 1e-15.
     """
     assert _chi2_p(WANTED_TOP2, PRODUCED_TOP2, seed=13) < 1e-3
     assert _score_p(WANTED_TOP2, PRODUCED_TOP2, seed=14) < 1e-3
@@ -65,7 +65,11 @@ def test_both_tests_reject_the_smallest_wrong_law_of_the_power_table() -> None:
 
 @pytest.mark.parametrize("law", [TARGET, WANTED_TOP2], ids=["full", "top2"])
 def test_neither_test_rejects_the_correct_law(law: NDArray[np.float64]) -> None:
-    """False alarm 1e-3 per assertion by definition, 0 at the fixed seed; a point-mass draft has this law too."""
+    """
+    A sampled draft treated as a point mass has this law too.
+
+    False alarm 1e-3 per assertion by definition, none at the fixed seeds; misses what the tests above do not reject.
+    """
     assert _chi2_p(law, law, seed=15) > 1e-3
     assert _score_p(law, law, seed=16) > 1e-3
 
@@ -74,7 +78,8 @@ def test_p_values_of_a_correct_sampler_are_as_small_as_they_say() -> None:
     """
     1,000 runs of 3 contexts with sparse cells, nominal .05, both tests.
 
-    False alarm <= 2e-5 in all (two-sided binomial at 1e-5 per test); misses a true rate between .03 and .08.
+    False alarm <= 2e-5 in all (binomial, 23 to 83 of 1,000 allowed, if the asymptotic law were exact); misses a true
+    rate between .03 and .075.
     """
     generator = np.random.default_rng(17)
     laws = generator.dirichlet(np.full(16, 0.5), size=3)
@@ -90,7 +95,7 @@ def test_p_values_of_a_correct_sampler_are_as_small_as_they_say() -> None:
         assert chi2_p is not None and score_p is not None
         num_chi2 += chi2_p < 0.05
         num_score += score_p < 0.05
-    low, high = binom.ppf([5e-6, 1 - 5e-6], 1000, 0.05)
+    low, high = binom.ppf(5e-6, 1000, 0.05), binom.ppf(1 - 5e-6, 1000, 0.05)
     assert low <= num_chi2 <= high
     assert low <= num_score <= high
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from draftproof.stats.interval import Interval
 from draftproof.stats.quantile import min_sample_size, quantile_interval
@@ -30,12 +30,11 @@ def test_all_is_none_below_the_minimum_and_finite_at_it(quantile: float) -> None
     assert enough.low <= enough.estimate <= enough.high
 
 
-@pytest.mark.parametrize("num_values", [6, 20, 73, 500])
-@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("quantile", "num_values"), [(0.5, 6), (0.5, 20), (0.2, 20), (0.2, 73), (0.9, 73), (0.9, 500), (0.99, 500)]
+)
 def test_ranks_are_the_tightest_that_the_binomial_law_allows(quantile: float, num_values: int) -> None:
     """Oracle: try every rank."""
-    if num_values < min_sample_size(quantile, 0.95):
-        pytest.skip("not estimable at this size")
     ranks = range(1, num_values + 1)
     low = max(r for r in ranks if binom.cdf(r - 1, num_values, quantile) <= 0.025)
     high = min(s for s in ranks if binom.sf(s - 1, num_values, quantile) <= 0.025)
@@ -43,7 +42,7 @@ def test_ranks_are_the_tightest_that_the_binomial_law_allows(quantile: float, nu
     assert (found.low, found.high) == (low, high)
 
 
-@pytest.mark.parametrize(("quantile", "num_values"), [(0.5, 50), (0.95, 72), (0.95, 300), (0.99, 400)])
+@pytest.mark.parametrize(("quantile", "num_values"), [(0.5, 50), (0.95, 72), (0.99, 400)])
 def test_interval_covers_the_true_quantile_as_often_as_it_says(quantile: float, num_values: int) -> None:
     """
     2,000 samples of a lognormal law.
@@ -52,19 +51,13 @@ def test_interval_covers_the_true_quantile_as_often_as_it_says(quantile: float, 
     with probability > .5).
     """
     generator = np.random.default_rng(20240511)
-    truth = float(np.exp(np.sqrt(2.0) * _inverse_erf(2.0 * quantile - 1.0)))
+    truth = float(np.exp(norm.ppf(quantile)))
     num_covered = 0
     for _ in range(2000):
         interval = quantile_interval(generator.lognormal(size=num_values), quantile)
         assert interval.low is not None and interval.high is not None
         num_covered += interval.low <= truth <= interval.high
     assert num_covered >= binom.ppf(1e-6, 2000, 0.95)
-
-
-def _inverse_erf(value: float) -> float:
-    from scipy.special import erfinv
-
-    return float(erfinv(value))
 
 
 def test_values_that_are_not_finite_are_refused() -> None:

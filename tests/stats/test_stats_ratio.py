@@ -72,7 +72,7 @@ def test_interval_covers_the_true_ratio(num_prompts: int, num_samples: int, prom
     """
     Normal log ratios around log 1.3.
 
-    The percentile bootstrap of 40 prompts covers about .94 in truth, so .93 is what is promised for it here.
+    The percentile bootstrap of 40 prompts covers about .935 in truth, so .93 is what is promised for it here.
     False alarm <= 1e-4 per case (binomial at the promised coverage; observed at the fixed seed: none); misses a
     coverage above .93 (student) and .88 (bootstrap).
     """

@@ -123,7 +123,7 @@ class Decoder:
             if not all(finite[index][: len(draft) + 1]):
                 self.target.scrub_tail(_slot(row))
             if not all(finite[index][: count + 1]):
-                row.finish_reason, row.error = "error", "the target's logits are not finite"
+                self._not_finite(row, draft, count)
                 continue
             next_token: NextToken = "correction" if count < len(draft) else "bonus" if draft else "target"
             emitted = row.commit([*draft[:count], next_token_ids[index]])
@@ -164,6 +164,20 @@ class Decoder:
         length = self.target.row_len[_slot(row)] + 1
         room = min(self.target.key_len(length) - length, row.stop.max_tokens - row.num_generated - 1)
         return max(0, min(self.num_speculative_tokens, room))
+
+    def _not_finite(self, row: Row, draft: list[int], count: int) -> None:
+        """
+        End a request whose logits are not finite, unless a drafted token may be the cause.
+
+        A key that is not finite reaches every position of its own pass, through the mask. So the block is taken back
+        whole and the request goes on target-only.
+        """
+        if draft:
+            self.target.roll_back(_slot(row), count + 1)
+            self.target.scrub_tail(_slot(row))
+            row.speculate = False
+        else:
+            row.finish_reason, row.error = "error", "the target's logits are not finite"
 
     def _admit(self) -> None:
         while self._queue and self._free:

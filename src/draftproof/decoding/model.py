@@ -170,7 +170,7 @@ class CachedModel:
             )
         slots = torch.arange(first, end)[:, None]
         self.store.open(Window(first, end, key_len, slots.to(self.device), columns.to(self.device)))
-        with torch.inference_mode():
+        with torch.no_grad():
             output = self.model(
                 input_ids=tokens.to(self.device),
                 attention_mask=mask,

@@ -68,7 +68,8 @@ def _quantiles(axes: Axes, latency: Distribution, shift: float, colour: str, lab
         if known(quantile.low) and known(quantile.high):
             axes.plot([at, at], [quantile.low, quantile.high], color=colour, linewidth=2)
     if found:
-        axes.plot([at for at, _ in found], [q.estimate for _, q in found], "o", color=colour, label=label)
+        estimates = [quantile.estimate for _, quantile in found if known(quantile.estimate)]
+        axes.plot([at for at, _ in found], estimates, "o", color=colour, label=label)
     return len(found)
 
 
@@ -82,7 +83,7 @@ def acceptance_plot(acceptance: Acceptance) -> str | None:
         return None
     figure, axes = _canvas(3.2)
     for label, shares, colour, shift in series:
-        bars = [(at + shift, share) for at, share in enumerate(shares, start=1) if share is not None and known(share)]
+        bars = [(at + shift, share) for at, share in enumerate(shares, start=1) if known(share)]
         axes.bar([at for at, _ in bars], [share for _, share in bars], width=0.38, color=colour, label=label)
     longest = max(len(shares) for _, shares, _, _ in series)
     axes.set(ylim=(0, 1), xlabel="position in the draft", ylabel="share accepted")

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard
 
 from draftproof.evidence import Interval, VerdictName
 
@@ -18,7 +18,7 @@ VERDICT_MEANINGS: Mapping[VerdictName, str] = {
         "Nothing speaks against the output, but the gain is below what was asked for: leave speculative decoding off."
     ),
     "INCONCLUSIVE": (
-        "The evidence does not settle the question: change nothing because of it, remove the causes below and run again."
+        "The evidence does not settle the question: change nothing because of it, remove the causes and run again."
     ),
     "ROLL_BACK": (
         "Something that must hold does not: turn speculative decoding off wherever it is on and find the cause first."
@@ -49,27 +49,29 @@ def clean(text: str) -> str:
     return _ILLEGAL.sub("\ufffd", text)
 
 
-def known(value: float | None) -> bool:
+def known(value: float | None) -> TypeGuard[float]:
     """Whether there is a finite number."""
     return value is not None and math.isfinite(value)
 
 
-def number(value: float | None, unit: str = "") -> str:
+def number(value: float | None) -> str:
     """Four significant digits, or "not estimable"."""
-    if value is None or not math.isfinite(value):
+    if not known(value):
         return NOT_ESTIMABLE
+    if value != 0 and abs(value) < 1e-4:
+        return f"{value:.3g}"
     digits = 0 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 6)}f}{unit}"
+    return f"{value:,.{digits}f}"
 
 
 def times(ratio: float | None) -> str:
     """A ratio: ``1.234x``."""
-    return NOT_ESTIMABLE if ratio is None or not math.isfinite(ratio) else f"{ratio:.3f}x"
+    return f"{ratio:.3f}x" if known(ratio) else NOT_ESTIMABLE
 
 
 def percent(share: float | None) -> str:
     """A share between 0 and 1 in percent."""
-    return NOT_ESTIMABLE if share is None or not math.isfinite(share) else f"{share * 100:.1f} %"
+    return f"{share * 100:.1f} %" if known(share) else NOT_ESTIMABLE
 
 
 def size(count: int | None) -> str:
@@ -87,7 +89,7 @@ def ratio_span(interval: Interval) -> str:
     return _span(interval, times)
 
 
-def _span(interval: Interval, word: Any) -> str:
+def _span(interval: Interval, word: Callable[[float | None], str]) -> str:
     if not known(interval.estimate):
         return NOT_ESTIMABLE
     if not (known(interval.low) and known(interval.high)):
@@ -115,6 +117,8 @@ def plain(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} = {text}" for name, text in flat(value)) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(plain(item) for item in value) or "none"
     return str(value)

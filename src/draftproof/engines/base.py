@@ -1,0 +1,101 @@
+"""The engine protocol: what a study needs of any engine. Knows no engine."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from draftproof.records import Completion
+from draftproof.request import Prompt, SamplingParams
+
+Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties", "lossy"]
+OnCompletion = Callable[[int, Completion], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """
+    What an engine can do; asked before the first token.
+
+    Attributes
+    ----------
+    name : str
+    claim : str
+        Strongest claim about greedy output that the engine makes for itself.
+    claim_basis : str
+        How the engine knows.
+    max_batch : int
+    max_len : int
+        Longest sequence in tokens, prompt included.
+    reports_rounds : bool
+        Whether completions carry one record per round.
+    allowed_token_ids : bool
+        Whether requests may restrict the vocabulary.
+    score : bool
+        Whether `score` works.
+    details : dict
+        Facts for the record (shape class, dtype, threads).
+    """
+
+    name: str
+    claim: Claim
+    claim_basis: str
+    max_batch: int
+    max_len: int
+    reports_rounds: bool
+    allowed_token_ids: bool
+    score: bool
+    details: dict[str, Any]
+
+
+class EngineProtocol(Protocol):
+    """An engine that can run both arms."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can do."""
+        ...
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Return the token ids that a prompt becomes."""
+        ...
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        speculate: bool = True,
+        on_completion: OnCompletion | None = None,
+    ) -> list[Completion]:
+        """Run the prompts together and return one completion each, in order."""
+        ...
+
+    def score(
+        self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]
+    ) -> npt.NDArray[np.float32]:
+        """
+        Return the target's raw logits before each token of continuations of one prompt (teacher forcing).
+
+        It is an independent pass of the plain model, without the engine's own cache.
+
+        Parameters
+        ----------
+        prompt_token_ids : sequence of int
+        token_ids : sequence of N sequences of equal length T
+
+        Returns
+        -------
+        ndarray, shape (N, T, V), float32
+        """
+        ...
+
+    def memory(self) -> dict[str, int | None]:
+        """Return bytes by part: target_weights, target_cache, draft_weights, draft_cache."""
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+        ...
