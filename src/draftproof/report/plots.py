@@ -41,7 +41,7 @@ def latency_plot(pairs: list[tuple[float, float]]) -> str | None:
     axes.scatter([t for t, _ in drawn], [s for _, s in drawn], s=18, color=SPECULATIVE_COLOUR, alpha=0.75, zorder=3)
     most = max(max(pair) for pair in drawn) * 1.05 or 1.0
     axes.plot([0, most], [0, most], color=_LINE_COLOUR, linestyle="--", linewidth=1)
-    axes.annotate("equal", (most, most), xytext=(-4, -14), textcoords="offset points", ha="right", color=_LINE_COLOUR)
+    axes.annotate("equal", (most, most), xytext=(0, -30), textcoords="offset points", ha="right", color=_LINE_COLOUR)
     axes.set(xlim=(0, most), ylim=(0, most), xlabel="target-only latency (ms)", ylabel="speculative latency (ms)")
     return _svg(figure, "latency")
 
@@ -86,7 +86,7 @@ def acceptance_plot(acceptance: Acceptance) -> str | None:
         bars = [(at + shift, share) for at, share in enumerate(shares, start=1) if known(share)]
         axes.bar([at for at, _ in bars], [share for _, share in bars], width=0.38, color=colour, label=label)
     longest = max(len(shares) for _, shares, _, _ in series)
-    axes.set(ylim=(0, 1), xlabel="position in the draft", ylabel="share accepted")
+    axes.set(xlim=(0.4, longest + 0.6), ylim=(0, 1), xlabel="position in the draft", ylabel="share accepted")
     axes.set_xticks(range(1, longest + 1))
     figure.legend(frameon=False, loc="outside upper center", ncols=2)
     return _svg(figure, "acceptance")
