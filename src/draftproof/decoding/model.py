@@ -7,12 +7,14 @@ shapes give the same bits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from draftproof.decoding.attention import GROUPED
 from draftproof.decoding.cache import SlotStore, Window
 from draftproof.errors import ModelError
 
@@ -170,8 +172,12 @@ class CachedModel:
             )
         slots = torch.arange(first, end)[:, None]
         self.store.open(Window(first, end, key_len, slots.to(self.device), columns.to(self.device)))
-        with torch.no_grad():
-            output = self.model(
+        config = self.model.config
+        stock = config._attn_implementation
+        # switched for this pass only: `score` judges with the model as it came
+        config._attn_implementation = stock if self._eager else GROUPED
+        try:
+            output = self._forward(
                 input_ids=tokens.to(self.device),
                 attention_mask=mask,
                 position_ids=positions.to(self.device),
@@ -179,8 +185,14 @@ class CachedModel:
                 use_cache=True,
                 logits_to_keep=0 if logits else 1,
             )
-        result: Tensor = output.logits
-        return result
+        finally:
+            config._attn_implementation = stock
+        return output
+
+    @torch.no_grad()
+    def _forward(self, **inputs: Any) -> Tensor:
+        logits: Tensor = self.model(**inputs).logits
+        return logits
 
     def roll_back(self, slot: int, num_tokens: int) -> None:
         """Take the last tokens of a slot back; the next pass writes over them."""

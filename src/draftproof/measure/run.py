@@ -1,0 +1,83 @@
+"""Run the two arms one after the other on the same prompts and record every request. Judges nothing."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from draftproof.engines.base import EngineProtocol
+from draftproof.records import Completion
+from draftproof.request import Prompt, SamplingParams
+from draftproof.workload.prompts import WorkloadPrompt
+
+BLOCKS = (("A1", False), ("B", True), ("A2", False))
+Save = Callable[[dict[str, Any]], None]
+Advance = Callable[[int], None]
+
+
+def as_chat(prompt: WorkloadPrompt) -> Prompt:
+    """Put a prompt into a user's chat message."""
+    return [{"role": "user", "content": prompt.text}]
+
+
+def interleave(
+    engine: EngineProtocol,
+    prompts: Sequence[WorkloadPrompt],
+    params: SamplingParams,
+    *,
+    concurrency: int,
+    repeat: int,
+    skip: set[tuple[str, int, int]],
+    save: Save,
+    advance: Advance,
+) -> None:
+    """
+    Run groups of ``concurrency`` prompts, each as A, B, A, and save one record per request.
+
+    Parameters
+    ----------
+    skip : set of (prompt id, repeat, concurrency)
+        Already recorded; a group is run again unless all of it is.
+    save : callable
+        Gets each record once its whole group has run, so that a stored group is always complete.
+    advance : callable
+        Gets the number of prompts that were finished.
+    """
+    for start in range(0, len(prompts), concurrency):
+        group = prompts[start : start + concurrency]
+        if not all((prompt.id, repeat, concurrency) in skip for prompt in group):
+            records: list[dict[str, Any]] = []
+            for block, speculate in BLOCKS:
+                began = time.perf_counter()
+                completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
+                seconds = time.perf_counter() - began
+                records.extend(
+                    record(prompt, completion, block, repeat, concurrency, seconds / len(group))
+                    for prompt, completion in zip(group, completions, strict=True)
+                )
+            for item in records:
+                save(item)
+        advance(len(group))
+
+
+def record(
+    prompt: WorkloadPrompt, completion: Completion, block: str, repeat: int, concurrency: int, busy_seconds: float
+) -> dict[str, Any]:
+    """Return the line of ``requests.jsonl`` for one request."""
+    return {
+        "arm": "speculative" if block == "B" else "target_only",
+        "block": block,
+        "prompt_id": prompt.id,
+        "category": prompt.category,
+        "repeat": repeat,
+        "concurrency": concurrency,
+        "num_prompt_tokens": completion.num_prompt_tokens,
+        "token_ids": list(completion.token_ids),
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "error": completion.error,
+        "latency_ms": completion.latency_ms,
+        "busy_seconds": busy_seconds,
+        "chunks": [[chunk.num_tokens, chunk.at_ms] for chunk in completion.chunks],
+        "rounds": [asdict(item) for item in completion.rounds],
+    }
