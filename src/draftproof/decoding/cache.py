@@ -96,6 +96,13 @@ class SlotStore(Cache):  # type: ignore[misc]
                 layer.keys[slot, :, first:end].zero_()
                 layer.values[slot, :, first:end].zero_()
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Copy the first columns of a slot to another."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.keys[slot, :, :length] = layer.keys[source, :, :length]
+                layer.values[slot, :, :length] = layer.values[source, :, :length]
+
     @property
     def num_bytes(self) -> int:
         """Memory held."""

@@ -184,7 +184,12 @@ class Decoder:
             row = self._queue.popleft()
             row.slot = self._free.pop()
             # one token short: the last prompt token enters through an ordinary round
-            self.target.prefill(row.slot, row.token_ids[:-1])
+            prefix = row.token_ids[:-1]
+            twin = next((other for other in self.rows if other.token_ids[: len(prefix) + 1] == row.token_ids), None)
+            if twin is None:
+                self.target.prefill(row.slot, prefix)
+            else:
+                self.target.fork(_slot(twin), row.slot, len(prefix))
             self.rows = [*self.rows, row]
 
     def _leave(self, row: Row) -> None:

@@ -98,6 +98,11 @@ class CachedModel:
             self.run(slot, slot + 1, {slot: chunk}, PREFILL_CHUNK, self.key_len(length + len(chunk)), logits=False)
             self.row_len[slot] += len(chunk)
 
+    def fork(self, source: int, slot: int, length: int) -> None:
+        """Start an empty slot with the first ``length`` tokens of another, as if they had been prefilled."""
+        self.store.copy(source, slot, length)
+        self.row_len[slot] = self._written[slot] = length
+
     def score(self, blocks: Mapping[int, Sequence[int]]) -> Tensor:
         """
         Append each slot's tokens and return the logits after each of them.

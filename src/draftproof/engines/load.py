@@ -4,8 +4,8 @@ import contextlib
 import hashlib
 import importlib.metadata
 import io
+import json
 import os
-import shutil
 import tempfile
 import time
 import warnings
@@ -17,6 +17,7 @@ import huggingface_hub
 import torch
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -27,7 +28,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from draftproof.errors import ModelError, OutputError
 
@@ -42,6 +43,8 @@ DEMO_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 HUB_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"]
 HUB_TIMEOUT_S = 10.0
+# the stubs of transformers type from_pretrained for one of its uses only
+CAUSAL_LM: Any = AutoModelForCausalLM
 # what transformers and its readers raise for a model that they cannot use
 FOREIGN_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
 
@@ -77,7 +80,7 @@ def load_model(
     with _quiet(), _translated(name):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _check_causal(config, name)
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        model, loading = CAUSAL_LM.from_pretrained(
             folder,
             config=config,
             dtype=DTYPES[dtype],
@@ -134,10 +137,10 @@ def resolve(name: str, progress: Progress) -> Path:
             raise ModelError(f"model file '{name}' does not exist; check the path")
         cached = _cache_folder(path.stem, _sha256(path))
         return cached if cached.is_dir() else _convert(path, cached, name, progress)
-    if path.exists() or path.is_absolute() or name.startswith(".") or name.count("/") != 1:
+    if path.exists() or path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ModelError(
-            f"model '{name}' is not a folder: allowed are {DEMO_NAME}, a folder with safetensors weights, a .gguf file, "
-            "or a hub name 'owner/model'"
+            f"model '{name}' is not a folder: allowed are {DEMO_NAME}, a folder with safetensors weights, "
+            "a .gguf file, or a hub name 'owner/model'"
         )
     return _from_hub(name, progress)
 
@@ -192,26 +195,14 @@ def _convert(gguf: Path, folder: Path, name: str, progress: Progress) -> Path:
     """Write the model in `gguf` to `folder` in bfloat16; `folder` appears complete or not at all."""
     progress(f"converting {name} once, to {folder} (some tens of seconds)")
     start = time.monotonic()
-    with _quiet(), _translated(name):
-        source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name, "local_files_only": True}
-        packed = AutoModelForCausalLM.from_pretrained(
-            **source, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True), trust_remote_code=False
-        )
-        tokenizer = AutoTokenizer.from_pretrained(**source, trust_remote_code=False)
-        fields = {key: value for key, value in packed.config.to_dict().items() if key != "quantization_config"}
-        plain = type(packed)(type(packed.config).from_dict(fields)).to(torch.bfloat16)
-        plain.load_state_dict(packed.state_dict())
-        plain.generation_config = packed.generation_config
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder.parent) as scratch:
             with _quiet():
-                plain.save_pretrained(unfinished)
-                tokenizer.save_pretrained(unfinished)
-            _publish(unfinished, folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+                model, tokenizer = _unpack(gguf, name)
+                model.save_pretrained(scratch)
+                tokenizer.save_pretrained(scratch)
+            _publish(Path(scratch), folder)
     except (OSError, SafetensorError) as error:
         raise OutputError(
             f"model cache '{folder.parent}' cannot be written: {_one_line(error)}; set DRAFTPROOF_CACHE to a folder "
@@ -219,6 +210,26 @@ def _convert(gguf: Path, folder: Path, name: str, progress: Progress) -> Path:
         ) from None
     progress(f"converted {name} in {time.monotonic() - start:.0f} s")
     return folder
+
+
+def _unpack(gguf: Path, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return the model in `gguf` as a plain one: dense bfloat16 weights, and no trace of the packing in its config."""
+    source: dict[str, Any] = {
+        "pretrained_model_name_or_path": gguf.parent,
+        "gguf_file": gguf.name,
+        "local_files_only": True,
+        "trust_remote_code": False,
+    }
+    with _translated(name):
+        dense = CAUSAL_LM.from_pretrained(
+            **source, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        )
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        fields = {key: value for key, value in dense.config.to_dict().items() if key != "quantization_config"}
+        plain = type(dense)(type(dense.config).from_dict(fields)).to(torch.bfloat16)
+        plain.load_state_dict(dense.state_dict())
+        plain.generation_config = dense.generation_config
+    return plain, tokenizer
 
 
 def _publish(unfinished: Path, folder: Path) -> None:
@@ -234,7 +245,7 @@ def _from_hub(name: str, progress: Progress) -> Path:
     with _quiet():
         try:
             local = Path(_snapshot(name, local_files_only=True))
-            if any(local.glob("*.safetensors")):
+            if _has_all_weights(local):
                 return local
         except LocalEntryNotFoundError:
             pass
@@ -253,7 +264,8 @@ def _from_hub(name: str, progress: Progress) -> Path:
             raise ModelError(f"{missing}, and the hub refused it (HTTP {status}); check the name and access") from None
         except Exception as error:
             raise ModelError(
-                f"{missing}, and the hub cannot be reached ({type(error).__name__}); download it first, or give a folder"
+                f"{missing}, and the hub cannot be reached ({type(error).__name__}); "
+                "download it first, or give a folder"
             ) from None
 
 
@@ -261,6 +273,14 @@ def _snapshot(name: str, *, local_files_only: bool) -> str:
     return huggingface_hub.snapshot_download(
         name, allow_patterns=HUB_FILES, ignore_patterns=["*/*", "consolidated*"], local_files_only=local_files_only
     )
+
+
+def _has_all_weights(folder: Path) -> bool:
+    """Whether every safetensors file is there: a download may have been cut off."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return all((folder / file).is_file() for file in json.loads(index.read_text())["weight_map"].values())
+    return any(folder.glob("*.safetensors"))
 
 
 def _check_safetensors(folder: Path, name: str) -> None:
@@ -277,7 +297,7 @@ def _check_safetensors(folder: Path, name: str) -> None:
 
 
 def _check_causal(config: Any, name: str) -> None:
-    """Refuse what is no causal decoder, also where transformers could load it as one (with random or bidirectional parts)."""
+    """Refuse what is no causal decoder, also where transformers would load it as one with a random head."""
     allowed = "allowed are causal decoders such as LlamaForCausalLM"
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"model '{name}' ({config.model_type}) is an encoder-decoder; {allowed}")
@@ -306,12 +326,13 @@ def _one_line(error: BaseException) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the bars and warnings of transformers and the hub, and put their settings back afterwards."""
+    logging: Any = transformers_logging  # partly untyped
     verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    hub_had_bars = not huggingface_hub.utils.are_progress_bars_disabled()
+    hub_had_bars = not are_progress_bars_disabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if hub_had_bars:
-        huggingface_hub.utils.disable_progress_bars()
+        disable_progress_bars()
     try:
         # the bar of the .gguf reader has no switch: it writes to stderr
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
@@ -322,4 +343,4 @@ def _quiet() -> Iterator[None]:
         if had_bars:
             logging.enable_progress_bar()
         if hub_had_bars:
-            huggingface_hub.utils.enable_progress_bars()
+            enable_progress_bars()

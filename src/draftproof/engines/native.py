@@ -1,5 +1,6 @@
 """draftproof's own engine: text, chat or token ids in, completions out, around `decoding/loop.py`."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, cast
 
@@ -103,7 +104,7 @@ class Engine:
                     noise=noise,
                 )
             )
-        self.proposer = proposer
+        self.proposer, self.accept = proposer, accept
         self._decoder = Decoder(
             self._target, proposer, num_speculative_tokens, accept=accept, noise=noise, take_back=take_back
         )
@@ -276,6 +277,23 @@ class Engine:
                 input_ids=sequences, use_cache=False, logits_to_keep=tail.shape[1] + 1
             ).logits[:, :-1]
         return cast(npt.NDArray[np.float32], logits.float().cpu().numpy())
+
+    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule = rejection) -> "Engine":
+        """
+        Return an engine on the same models for many short requests at once, or with another accept rule.
+
+        Its passes may be wider than the bitwise class, which changes rounding and not the law.
+        """
+        return Engine(
+            self._target.model,
+            self.tokenizer,
+            proposer=copy.copy(self.proposer),
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_batch=max_batch,
+            max_len=max_len,
+            numerics="fast",
+            accept=accept,
+        )
 
     def memory(self) -> dict[str, int | None]:
         """See `EngineProtocol.memory`; draft parts are None without a draft model."""

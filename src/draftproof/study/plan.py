@@ -20,7 +20,7 @@ class Table(BaseModel):
 class EnginePlan(Table):
     """The engine that runs both arms."""
 
-    kind: Literal["native", "hf", "scripted"] = "native"
+    kind: Literal["native"] = "native"
     target: str = "smollm2-135m-instruct"
     dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
     device: str = "cpu"
@@ -92,8 +92,10 @@ class SampledPlan(Table):
     temperature: float = Field(default=1.0, gt=0, le=100)
     sequences: int = Field(default=1000, ge=100)
     tokens: int = Field(default=8, ge=2, le=64)
-    batch: int = Field(default=16, ge=1)
+    batch: int = Field(default=32, ge=1)
     delta: float = Field(default=0.05, gt=0, lt=1)
+    delta_stratum: float = Field(default=0.2, gt=0, lt=1)
+    control_sequences: int = Field(default=250, ge=50)
     alpha_fail: float = Field(default=1e-3, gt=0, lt=0.5)
     alpha_eq: float = Field(default=0.05, gt=0, lt=0.5)
     min_stratum_tokens: int = Field(default=200, ge=1)

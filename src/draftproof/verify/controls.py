@@ -1,0 +1,38 @@
+"""Planted defects: the accept rule with one mistake each. Shipped, so that anyone can see them fail."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from draftproof.sampling.accept import Decision, Keys, Proposal, rejection
+from draftproof.sampling.draw import draw
+from draftproof.sampling.noise import Noise, Purpose
+
+
+def always_accept(
+    target_probs: Tensor, proposal: Proposal, keys: Keys, positions: Sequence[int], noise: Noise
+) -> Decision:
+    """Accept every drafted token (as reported of vllm-ascend, PR 13766: the coin was the constant 0)."""
+    decision = rejection(target_probs, proposal, keys, positions, noise)
+    rows = torch.arange(len(keys), device=target_probs.device)
+    width = proposal.token_ids.shape[1]
+    uniform = noise.uniform(keys, positions, Purpose.TARGET, width + 1).to(target_probs.device)
+    bonus = draw(target_probs[rows, proposal.num_tokens], uniform[rows, proposal.num_tokens])
+    next_token_ids = torch.where(decision.num_accepted < proposal.num_tokens, bonus, decision.next_token_ids)
+    return Decision(num_accepted=proposal.num_tokens, next_token_ids=next_token_ids)
+
+
+def redraw_from_target(
+    target_probs: Tensor, proposal: Proposal, keys: Keys, positions: Sequence[int], noise: Noise
+) -> Decision:
+    """After a rejection draw from the target instead of from the residual: drafted tokens come too often."""
+    decision = rejection(target_probs, proposal, keys, positions, noise)
+    rows = torch.arange(len(keys), device=target_probs.device)
+    width = proposal.token_ids.shape[1]
+    uniform = noise.uniform(keys, positions, Purpose.TARGET, width + 1).to(target_probs.device)
+    token_ids = draw(target_probs[rows, decision.num_accepted], uniform[rows, decision.num_accepted])
+    return Decision(num_accepted=decision.num_accepted, next_token_ids=token_ids)
+
+
+DEFECTS = {"always accept": always_accept, "redraw from the target": redraw_from_target}
