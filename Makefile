@@ -1,7 +1,6 @@
 # Everything runs from a virtual environment in .venv; stamps remember what is already installed.
 
 PYTHON ?= python3
-# for a CPU-only torch: make install TORCH_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 TORCH_ARGS ?=
 
 BIN := .venv/bin

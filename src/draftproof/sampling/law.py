@@ -41,9 +41,10 @@ def token_law(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 
 def _law(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.allowed_token_ids is not None:
-        forbidden = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        forbidden[list(params.allowed_token_ids)] = False
-        logits = logits.masked_fill(forbidden, -torch.inf)
+        allowed = sorted(set(params.allowed_token_ids))
+        probs = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
+        probs[..., allowed] = _law(logits[..., allowed], params.model_copy(update={"allowed_token_ids": None}))
+        return probs
     if params.is_greedy:
         best = logits.argmax(-1, keepdim=True)
         return torch.zeros(logits.shape, dtype=torch.float64, device=logits.device).scatter_(-1, best, 1.0)

@@ -1,0 +1,127 @@
+"""The command line. Each command does one thing; errors are one line and exit code 2."""
+
+import json
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from draftproof import __version__
+from draftproof import evidence as ev
+from draftproof.errors import DraftproofError
+from draftproof.gate.decide import decide
+from draftproof.gate.policy import load_policy
+from draftproof.report.terminal import print_report
+from draftproof.report.write import write_reports
+from draftproof.study.plan import Plan, load_plan, parse_plan
+
+app = typer.Typer(
+    name="draftproof",
+    help="Speculative decoding with proof: measure it, prove the output is the target's, decide by thresholds set beforehand.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Folder for everything the study writes.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study that is in the folder.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write evidence.json's content here.")]
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        app(standalone_mode=True)
+    except DraftproofError as error:
+        sys.stderr.write(f"draftproof: {error}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("draftproof: interrupted; what was measured is in the output folder, --resume goes on\n")
+        sys.exit(130)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def demo(out: Out = Path("runs/demo"), resume: Resume = False, json_path: Json = None) -> None:
+    """Run the shipped study on a real model. Exit code: 0 ADOPT, 10 KEEP_TARGET_ONLY, 11 INCONCLUSIVE, 12 ROLL_BACK."""
+    import tomllib
+
+    text = files("draftproof.study").joinpath("demo.toml").read_text(encoding="utf-8")
+    _run(parse_plan(tomllib.loads(text), "demo"), out, resume, json_path)
+
+
+@app.command()
+def run(
+    study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
+    out: Out,
+    resume: Resume = False,
+    json_path: Json = None,
+) -> None:
+    """Run a study. Exit code: 0 ADOPT, 10 KEEP_TARGET_ONLY, 11 INCONCLUSIVE, 12 ROLL_BACK."""
+    _run(load_plan(study), out, resume, json_path)
+
+
+@app.command(name="decide")
+def decide_command(
+    evidence: Annotated[Path, typer.Argument(help="An evidence.json.")],
+    policy: Annotated[Path, typer.Argument(help="Thresholds, a TOML file.")],
+    json_path: Json = None,
+) -> None:
+    """Decide again from stored evidence. With another policy than the locked one the verdict is marked not registered."""
+    stored, thresholds = ev.load(evidence), load_policy(policy)
+    decision = decide(
+        arms=stored.arms,
+        equivalence=stored.equivalence,
+        comparison=stored.comparison,
+        policy=thresholds,
+        registered=thresholds.model_dump(mode="json") == stored.study.plan.get("policy"),
+    )
+    changed = stored.model_copy(update={"decision": decision})
+    if json_path:
+        ev.save(changed, json_path)
+    print_report(changed, Console())
+    raise typer.Exit(ev.EXIT_CODES[decision.verdict])
+
+
+@app.command()
+def report(
+    evidence: Annotated[Path, typer.Argument(help="An evidence.json.")],
+    out: Annotated[Path | None, typer.Option("--out", help="Folder; the evidence's own by default.")] = None,
+) -> None:
+    """Write report.html and junit.xml again from stored evidence."""
+    stored = ev.load(evidence)
+    beside = evidence.parent / "requests.jsonl"
+    requests: list[dict[str, Any]] | None = None
+    if beside.exists():
+        requests = [json.loads(line) for line in beside.read_text(encoding="utf-8").splitlines()]
+    Console().print(str(write_reports(stored, out or evidence.parent, requests)), markup=False)
+
+
+def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
+    from draftproof.cli.progress import TerminalProgress
+    from draftproof.study.run import run_study
+
+    console = Console()
+    with TerminalProgress(console) as progress:
+        evidence, records = run_study(plan, out, resume=resume, progress=progress)
+    path = write_reports(evidence, out, records)
+    if json_path:
+        ev.save(evidence, json_path)
+    print_report(evidence, console)
+    console.print(f"Verdict: {evidence.decision.verdict}   report: {path}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(ev.EXIT_CODES[evidence.decision.verdict])
+
+
+if __name__ == "__main__":
+    main()
