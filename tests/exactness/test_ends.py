@@ -1,6 +1,7 @@
 """A request ends at the first end inside a block, whatever the block held."""
 
 import pytest
+
 from support.toy_models import Scripted, judge, letters, make_decoder, make_row, run, tiny_llama
 
 PROMPT = [5, 9, 2, 7]
@@ -48,9 +49,7 @@ def test_never_more_than_max_tokens(truth, max_tokens):
 @pytest.mark.parametrize("offset", range(K))
 def test_an_eos_that_the_target_rejects_does_not_end_anything(truth, offset):
     eos = next(token for token in range(64) if token not in truth)
-    script = Scripted(
-        lambda row, limit: [*truth[row.num_generated : row.num_generated + offset], eos, *[1] * limit]
-    )
+    script = Scripted(lambda row, limit: [*truth[row.num_generated : row.num_generated + offset], eos, *[1] * limit])
     assert run(make_decoder(tiny_llama(), script, K), make_row(PROMPT, 30, eos={eos})) == [truth]
 
 

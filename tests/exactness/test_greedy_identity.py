@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from support.toy_models import VOCAB, Scripted, judge, make_decoder, make_row, run, tiny_llama
 
 from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.proposers.prompt_lookup import PromptLookup
+from support.toy_models import VOCAB, Scripted, judge, make_decoder, make_row, run, tiny_llama
 
 PROMPTS = [[5, 9, 2, 7, 5, 9, 2], [1], list(range(1, 41)), [3] * 70, [8, 8, 1, 8, 8, 1, 8]]
 

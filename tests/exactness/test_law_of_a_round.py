@@ -117,7 +117,7 @@ def test_the_tensor_rule_is_the_rational_rule(seed):
             min(Fraction(1), target[drafted[:at]][drafted[at]] / draft[drafted[:at]][drafted[at]]) for at in range(K)
         ]
         for reject_at in range(K + 1):
-            if reject_at < K and ratios[reject_at] == 1 or any(ratio == 0 for ratio in ratios[:reject_at]):
+            if (reject_at < K and ratios[reject_at] == 1) or any(ratio == 0 for ratio in ratios[:reject_at]):
                 continue
             p = target[drafted[:reject_at]]
             law = rational_residual(p, draft[drafted[:reject_at]]) if reject_at < K else p

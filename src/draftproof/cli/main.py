@@ -119,7 +119,9 @@ def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
     if json_path:
         ev.save(evidence, json_path)
     print_report(evidence, console)
-    console.print(f"Verdict: {evidence.decision.verdict}   report: {path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"Verdict: {evidence.decision.verdict}   report: {path}", markup=False, highlight=False, soft_wrap=True
+    )
     raise typer.Exit(ev.EXIT_CODES[evidence.decision.verdict])
 
 

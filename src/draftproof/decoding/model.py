@@ -152,7 +152,14 @@ class CachedModel:
         return passes
 
     def run(
-        self, first: int, end: int, blocks: Mapping[int, Sequence[int]], width: int, key_len: int, *, logits: bool = True
+        self,
+        first: int,
+        end: int,
+        blocks: Mapping[int, Sequence[int]],
+        width: int,
+        key_len: int,
+        *,
+        logits: bool = True,
     ) -> Tensor:
         """
         Run one pass of slots ``[first, end)`` by ``width`` positions over ``key_len`` columns.

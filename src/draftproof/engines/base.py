@@ -73,9 +73,7 @@ class EngineProtocol(Protocol):
         """Run the prompts together and return one completion each, in order."""
         ...
 
-    def score(
-        self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]
-    ) -> npt.NDArray[np.float32]:
+    def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """
         Return the target's raw logits before each token of continuations of one prompt (teacher forcing).
 

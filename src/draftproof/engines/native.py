@@ -87,9 +87,7 @@ class Engine:
         limit = getattr(model.config, "max_position_embeddings", None)
         self.max_len = min(max_len, int(limit)) if limit else max_len
         self.tokenizer, self.num_speculative_tokens = tokenizer, num_speculative_tokens
-        self._target = CachedModel(
-            model, num_slots=max_batch, max_len=self.max_len, block=num_speculative_tokens + 1
-        )
+        self._target = CachedModel(model, num_slots=max_batch, max_len=self.max_len, block=num_speculative_tokens + 1)
         self.numerics = numerics
         self.shape_class = measure_shapes(self._target) if numerics == "bitwise" else any_shapes(self._target)
         noise = noise or KeyedNoise()
@@ -273,9 +271,9 @@ class Engine:
         tail = torch.tensor([list(ids) for ids in token_ids], dtype=torch.int64)
         sequences = torch.cat([prompt, tail], dim=1).to(self._target.device)
         with torch.inference_mode():
-            logits = self._target.model(
-                input_ids=sequences, use_cache=False, logits_to_keep=tail.shape[1] + 1
-            ).logits[:, :-1]
+            logits = self._target.model(input_ids=sequences, use_cache=False, logits_to_keep=tail.shape[1] + 1).logits[
+                :, :-1
+            ]
         return cast(npt.NDArray[np.float32], logits.float().cpu().numpy())
 
     def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule = rejection) -> "Engine":

@@ -95,9 +95,7 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     return torch.where(mass > 0, left / mass.where(mass > 0, torch.ones_like(mass)), target_probs)
 
 
-def rejection(
-    target_probs: Tensor, proposal: Proposal, keys: Keys, positions: Sequence[int], noise: Noise
-) -> Decision:
+def rejection(target_probs: Tensor, proposal: Proposal, keys: Keys, positions: Sequence[int], noise: Noise) -> Decision:
     """
     Accept each drafted token with probability min(1, target / draft), in order, up to the first rejection.
 

@@ -28,7 +28,9 @@ class Purpose(IntEnum):
 class Noise(Protocol):
     """A source of uniform numbers in [0, 1)."""
 
-    def uniform(self, keys: Sequence[tuple[int, int]], positions: Sequence[int], purpose: Purpose, count: int) -> Tensor:
+    def uniform(
+        self, keys: Sequence[tuple[int, int]], positions: Sequence[int], purpose: Purpose, count: int
+    ) -> Tensor:
         """
         Return ``count`` numbers per row, for positions ``positions[row] + 0 .. count - 1``.
 
@@ -61,7 +63,9 @@ class KeyedNoise:
     .. [1] Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
 
-    def uniform(self, keys: Sequence[tuple[int, int]], positions: Sequence[int], purpose: Purpose, count: int) -> Tensor:
+    def uniform(
+        self, keys: Sequence[tuple[int, int]], positions: Sequence[int], purpose: Purpose, count: int
+    ) -> Tensor:
         """See `Noise.uniform`."""
         key = np.array(keys, dtype=np.uint64).reshape(len(keys), 2)
         place = np.array(positions, dtype=np.uint64)[:, None] + np.arange(count, dtype=np.uint64)[None]

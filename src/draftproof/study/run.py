@@ -66,7 +66,9 @@ def lock(plan: Plan, out: Path, resume: bool) -> ev.Study:
         except (ValueError, KeyError, TypeError):
             raise PlanError(f"{path} is not a lock of a study; choose another --out") from None
         if stored_hash != digest:
-            raise PlanError(f"{out} was locked with another plan ({stored_hash[:12]}); a changed plan needs another --out")
+            raise PlanError(
+                f"{out} was locked with another plan ({stored_hash[:12]}); a changed plan needs another --out"
+            )
     else:
         locked_at = datetime.now(UTC).isoformat(timespec="seconds")
         stored = {"hash": digest, "locked_at": locked_at, "plan": values}
@@ -127,9 +129,7 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
 
         for repeat in range(plan.measure.repeats):
             for concurrency in plan.workload.concurrency:
-                done = {
-                    (r["prompt_id"], r["repeat"], r["concurrency"]) for r in records if r["block"] == "A2"
-                }
+                done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records if r["block"] == "A2"}
                 advance = progress.start(f"A/B/A, {concurrency} at a time, repeat {repeat + 1}", len(prompts))
                 interleave(
                     engine,
@@ -153,9 +153,7 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
         sampled, controls = verify_sampled(engine, design, progress.start("sampled check and controls", total))
     claim: Any = engine.capabilities.claim if greedy and greedy.outcome == "PASS" else "none"
     basis = engine.capabilities.claim_basis if claim != "none" else "greedy output was not shown to be the same"
-    equivalence = ev.Equivalence(
-        greedy=greedy, sampled=sampled, controls=controls, claim=claim, claim_basis=basis
-    )
+    equivalence = ev.Equivalence(greedy=greedy, sampled=sampled, controls=controls, claim=claim, claim_basis=basis)
 
     parts = engine.memory()
     target_bytes = (parts["target_weights"] or 0) + (parts["target_cache"] or 0)
@@ -254,9 +252,7 @@ def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft
         caches=(parts["target_cache"] or 0) + (parts["draft_cache"] or 0),
         peak_rss=peak,
     )
-    return ev.Arms(
-        target_only=arm("target_only", alone, None), speculative=arm("speculative", both, num_draft_tokens)
-    )
+    return ev.Arms(target_only=arm("target_only", alone, None), speculative=arm("speculative", both, num_draft_tokens))
 
 
 def _proposer(plan: Plan) -> Proposer:
@@ -271,7 +267,9 @@ def _design(engine: Engine, plan: Plan) -> SampledDesign:
     for word in plan.sampled.words:
         token_ids = engine.encode(word)
         if len(token_ids) != 1:
-            raise PlanError(f"sampled.words: {word!r} is {len(token_ids)} tokens in this tokenizer; choose one-token words")
+            raise PlanError(
+                f"sampled.words: {word!r} is {len(token_ids)} tokens in this tokenizer; choose one-token words"
+            )
         allowed.append(token_ids[0])
     return SampledDesign(
         prompt_token_ids=tuple(engine.encode(plan.sampled.prompt)), allowed_token_ids=tuple(allowed), **values

@@ -78,7 +78,9 @@ def verify_sampled(
     for name in ("plain", "draft 1", "draft 2+", "bonus"):
         chosen = np.array([stratum == name for stratum in log.strata])
         part = pooled_tv(log.cells[chosen], log.laws[chosen], design.alpha_eq)
-        strata.append({"place in the round": name, "tokens": part.tokens, "TV": part.estimate, "bound": part.upper_bound})
+        strata.append(
+            {"place in the round": name, "tokens": part.tokens, "TV": part.estimate, "bound": part.upper_bound}
+        )
         if name == "plain":
             continue
         if part.tokens < design.min_stratum_tokens:
@@ -189,9 +191,7 @@ def places(completion: Completion) -> list[str]:
     return names
 
 
-def _laws(
-    engine: Engine, design: SampledDesign, sequences: Sequence[tuple[int, ...]]
-) -> dict[tuple[int, ...], Array]:
+def _laws(engine: Engine, design: SampledDesign, sequences: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Array]:
     distinct = sorted(set(sequences))
     allowed = np.array(design.allowed_token_ids)
     result: dict[tuple[int, ...], Array] = {}
