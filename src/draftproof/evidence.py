@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from draftproof.errors import InputError, OutputError
 from draftproof.request import describe
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 VerdictName = Literal["ADOPT", "KEEP_TARGET_ONLY", "INCONCLUSIVE", "ROLL_BACK"]
@@ -256,8 +256,8 @@ def write_whole(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -8,7 +8,6 @@ forgetting that they are there: the row's length shrinks and the next pass write
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -54,6 +53,10 @@ class SlotLayer(CacheLayerMixin):
         rows, columns = slice(window.first, window.end), slice(0, window.key_len)
         return self.keys[rows, :, columns], self.values[rows, :, columns]
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Keys and values, or nothing before the first pass."""
+        return () if self.keys is None or self.values is None else (self.keys, self.values)
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Not used: every pass brings its own mask."""
         return self.num_columns, 0
@@ -67,7 +70,7 @@ class SlotLayer(CacheLayerMixin):
         return self.num_columns
 
 
-class SlotStore(Cache):  # type: ignore[misc]
+class SlotStore(Cache):
     """
     All layers.
 
@@ -81,30 +84,28 @@ class SlotStore(Cache):  # type: ignore[misc]
     """
 
     def __init__(self, num_layers: int, num_slots: int, max_len: int, max_block: int) -> None:
-        super().__init__(layers=[SlotLayer(num_slots, max_len + max_block) for _ in range(num_layers)])
+        self._slots = [SlotLayer(num_slots, max_len + max_block) for _ in range(num_layers)]
+        super().__init__(layers=[*self._slots])
         self.num_slots, self.max_len = num_slots, max_len
 
     def open(self, window: Window) -> None:
         """Set what the next pass writes and reads."""
-        for layer in self.layers:
+        for layer in self._slots:
             layer.window = window
 
     def scrub(self, slot: int, first: int, end: int) -> None:
         """Zero columns ``[first, end)`` of a slot: stale finite keys under the mask are harmless, NaN leaks through it."""
-        for layer in self.layers:
-            if layer.is_initialized:
-                layer.keys[slot, :, first:end].zero_()
-                layer.values[slot, :, first:end].zero_()
+        for layer in self._slots:
+            for tensor in layer.tensors():
+                tensor[slot, :, first:end].zero_()
 
     def copy(self, source: int, slot: int, length: int) -> None:
         """Copy the first columns of a slot to another."""
-        for layer in self.layers:
-            if layer.is_initialized:
-                layer.keys[slot, :, :length] = layer.keys[source, :, :length]
-                layer.values[slot, :, :length] = layer.values[source, :, :length]
+        for layer in self._slots:
+            for tensor in layer.tensors():
+                tensor[slot, :, :length] = tensor[source, :, :length]
 
     @property
     def num_bytes(self) -> int:
         """Memory held."""
-        tensors = [tensor for layer in self.layers if layer.is_initialized for tensor in (layer.keys, layer.values)]
-        return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+        return sum(tensor.nbytes for layer in self._slots for tensor in layer.tensors())

@@ -64,7 +64,7 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
     first_key_len = model.key_len(length)
 
     def one_by_one(slots: int, width: int, key_len: int) -> list[Tensor]:
-        rows = []
+        rows: list[Tensor] = []
         for index in range(positions):
             rows.append(block(slots, index, 1, width, key_len)[:, 0])
         return rows
@@ -76,7 +76,7 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
         return model.run(0, slots, {slot: chunk for slot in range(slots)}, width, key_len).clone()
 
     def in_blocks(slots: int, width: int, key_len: int) -> list[Tensor]:
-        rows = []
+        rows: list[Tensor] = []
         for index in range(0, positions, width):
             count = min(width, positions - index)
             logits = block(slots, index, count, width, key_len)

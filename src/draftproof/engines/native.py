@@ -196,7 +196,9 @@ class Engine:
             token_ids = list(self.tokenizer(prompt)["input_ids"])
         elif prompt and isinstance(prompt[0], dict):
             token_ids = list(
-                self.tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, return_dict=False)
+                self.tokenizer.apply_chat_template(
+                    cast(list[dict[str, str]], list(prompt)), add_generation_prompt=True, return_dict=False
+                )
             )
         else:
             token_ids = [int(cast(int, token_id)) for token_id in prompt]

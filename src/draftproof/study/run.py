@@ -146,7 +146,8 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     usable = [record for record in records if not record["error"]]
 
     greedy = compare_greedy(engine, usable, encoded, repeated) if params.is_greedy else None
-    sampled, controls = None, []
+    sampled: ev.SampledResult | None = None
+    controls: list[ev.ControlResult] = []
     if plan.sampled.enabled and stopped is None:
         design = _design(engine, plan)
         total = design.sequences + 3 * design.control_sequences

@@ -61,5 +61,5 @@ class PromptLookup:
             if len(starts):
                 full = starts[starts + limit <= len(tokens)]
                 start = int(full[-1] if len(full) else starts[0])
-                return tokens[start : start + limit].tolist()
+                return list(token_ids[start : start + limit])
         return []
