@@ -43,7 +43,7 @@ $(BIN)/python:
 # a verdict is a result, not a failure
 demo: .venv/.installed
 	@mkdir -p runs
-	@code=0; $(BIN)/draftproof demo --out runs/demo || code=$$?; \
+	@code=0; $(BIN)/draftproof demo --out runs/demo --resume || code=$$?; \
 	case $$code in \
 		0) echo "Verdict: ADOPT (exit code 0)" ;; \
 		10) echo "Verdict: KEEP_TARGET_ONLY (exit code 10)" ;; \

@@ -33,7 +33,7 @@ def test_a_bad_study_is_one_line_and_code_2(tmp_path, study, said):
     done = draftproof("run", path, "--out", tmp_path / "out")
     assert done.returncode == 2, done.stderr
     assert said in done.stderr and done.stderr.count("\n") == 1
-    assert not (tmp_path / "out" / "evidence.json").exists()
+    assert not list((tmp_path / "out").glob("*"))
 
 
 def test_an_unwritable_output_folder_is_one_line_and_code_2(tmp_path):

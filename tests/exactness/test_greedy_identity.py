@@ -134,3 +134,33 @@ def test_nan_under_a_rejected_draft_does_not_reach_the_next_round():
         model.get_input_embeddings().weight[unused] = torch.nan
     script = Scripted(lambda row, limit: [unused] * limit if row.num_generated % 3 else [])
     assert run(make_decoder(model, script), make_row(PROMPTS[0], 20)) == [expected]
+
+
+def test_a_request_with_the_prompt_of_a_running_one_equals_its_solo_run():
+    model = tiny_llama(3, torch.bfloat16)
+    solo = run(make_decoder(model, None), make_row(PROMPTS[2], 20))[0]
+    for first, second in ((PROMPTS[2], PROMPTS[2]), (PROMPTS[2][:1], PROMPTS[2])):
+        decoder = make_decoder(model, PromptLookup(1, 3), slots=2)
+        rows = [make_row(prompt, 20, request_id=index) for index, prompt in enumerate((first, second))]
+        decoder.submit(rows[0])
+        decoder.step()
+        decoder.submit(rows[1])
+        decoder.run()
+        assert rows[1].generated == solo
+
+
+def test_a_proposer_that_raises_leaves_the_decoder_usable():
+    model = tiny_llama()
+
+    def fail(row, limit):
+        raise RuntimeError("draft failed")
+
+    decoder = make_decoder(model, Scripted(fail), slots=2)
+    decoder.submit(make_row(PROMPTS[0]))
+    with pytest.raises(RuntimeError, match="draft failed"):
+        decoder.step()
+    decoder.proposer = None
+    assert run(decoder, make_row(PROMPTS[0], 12), make_row(PROMPTS[1], 12)) == [
+        judge(model, PROMPTS[0], 12),
+        judge(model, PROMPTS[1], 12),
+    ]

@@ -9,7 +9,7 @@ TARGET = np.array([0.5, 0.3, 0.2])
 DRAFT = np.array([0.2, 0.2, 0.6])
 NUM_DRAWS = 20_000
 
-# name, law wanted, law produced; /work/shared/design/faults.md "Power table", as fractions where they have one
+# law wanted, law produced by a known wrong sampler; fractions where they have one
 MUTANTS = [
     pytest.param(TARGET, np.array([0.5, 1 / 6, 1 / 3]), id="greedy-draft-soft-law"),
     pytest.param(TARGET, np.array([0.4, 0.32, 0.28]), id="resample-from-target"),

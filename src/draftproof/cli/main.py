@@ -11,7 +11,7 @@ from rich.console import Console
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.errors import DraftproofError
+from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import load_policy
 from draftproof.report.terminal import print_report
@@ -104,7 +104,10 @@ def report(
     beside = evidence.parent / "requests.jsonl"
     requests: list[dict[str, Any]] | None = None
     if beside.exists():
-        requests = [json.loads(line) for line in beside.read_text(encoding="utf-8").splitlines()]
+        try:
+            requests = [json.loads(line) for line in beside.read_text(encoding="utf-8").splitlines()]
+        except ValueError:
+            raise InputError(f"{beside} is not JSON lines; go on with the study by --resume, or remove it") from None
     Console().print(str(write_reports(stored, out or evidence.parent, requests)), markup=False)
 
 

@@ -90,11 +90,11 @@ class Decoder:
 
     def step(self) -> list[Row]:
         """Run one round for everything that runs, and return the requests that got tokens (or an error)."""
-        self._admit()
-        rows = self.rows
-        if not rows:
-            return []
         try:
+            self._admit()
+            rows = self.rows
+            if not rows:
+                return []
             start = self.now_ms()
             proposal = self._propose(rows)
             proposed = self.now_ms()
@@ -114,7 +114,7 @@ class Decoder:
             scored = self.now_ms()
         except BaseException:
             # nobody's tokens were committed: free the slots, so that the decoder is usable for the next requests
-            for row in list(rows):
+            for row in list(self.rows):
                 self._leave(row)
             raise
         for index, row in enumerate(rows):
@@ -185,12 +185,13 @@ class Decoder:
             row.slot = self._free.pop()
             # one token short: the last prompt token enters through an ordinary round
             prefix = row.token_ids[:-1]
-            twin = next((other for other in self.rows if other.token_ids[: len(prefix) + 1] == row.token_ids), None)
+            # the very same prompt: keys that decoding passes wrote may differ from prefilled ones in their last bits
+            twin = next((other for other in self.rows if other.token_ids[: other.num_prompt] == row.token_ids), None)
+            self.rows = [*self.rows, row]
             if twin is None:
                 self.target.prefill(row.slot, prefix)
             else:
                 self.target.fork(_slot(twin), row.slot, len(prefix))
-            self.rows = [*self.rows, row]
 
     def _leave(self, row: Row) -> None:
         slot = _slot(row)

@@ -248,7 +248,7 @@ def _from_hub(name: str, progress: Progress) -> Path:
             if _has_all_weights(local):
                 return local
         except LocalEntryNotFoundError:
-            pass
+            pass  # not cached: ask the hub below
         except HFValidationError as error:
             raise ModelError(f"model '{name}' is not a hub name: {_one_line(error)}") from None
         missing = f"model '{name}' is neither a folder nor in the local hub cache"

@@ -56,7 +56,8 @@ def interleave(
                     for prompt, completion in zip(group, completions, strict=True)
                 )
             for item in records:
-                save(item)
+                if (item["prompt_id"], repeat, concurrency) not in skip:
+                    save(item)
         advance(len(group))
 
 

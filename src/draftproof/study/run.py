@@ -42,9 +42,9 @@ class Progress(Protocol):
         ...
 
 
-def lock(plan: Plan, out: Path, resume: bool) -> ev.Study:
+def open_study(plan: Plan, out: Path, resume: bool) -> ev.Study:
     """
-    Fix the plan before anything is measured: canonical JSON, SHA-256 and the time, in ``lock.json``.
+    Hash the plan (SHA-256 of its canonical JSON) and see that the folder is free for it; writes nothing yet.
 
     Raises
     ------
@@ -71,8 +71,6 @@ def lock(plan: Plan, out: Path, resume: bool) -> ev.Study:
             )
     else:
         locked_at = datetime.now(UTC).isoformat(timespec="seconds")
-        stored = {"hash": digest, "locked_at": locked_at, "plan": values}
-        ev.write_whole(path, json.dumps(stored, indent=2) + "\n")
     return ev.Study(name=plan.name, hash=digest, locked_at=locked_at, plan=values)
 
 
@@ -85,7 +83,13 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     Evidence, list of request records
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
-    study = lock(plan, out, resume)
+    study = open_study(plan, out, resume)
+    complete = out / "evidence.json"
+    if resume and complete.exists():
+        evidence = ev.load(complete)
+        if evidence.study.hash == study.hash and evidence.draftproof_version == __version__:
+            progress.say(f"{out} holds this study, complete; showing it")
+            return evidence, read_records(out / "requests.jsonl")
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
     engine = Engine.from_pretrained(
@@ -100,6 +104,10 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
         numerics=plan.engine.numerics,
     )
     encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
+    design = _design(engine, plan) if plan.sampled.enabled else None
+    if not (out / "lock.json").exists():
+        locked = {"hash": study.hash, "locked_at": study.locked_at, "plan": study.plan}
+        ev.write_whole(out / "lock.json", json.dumps(locked, indent=2) + "\n")
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     environment = {**describe_environment(), "engine": engine.capabilities.details}
     check = [
@@ -148,8 +156,7 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     greedy = compare_greedy(engine, usable, encoded, repeated) if params.is_greedy else None
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
-    if plan.sampled.enabled and stopped is None:
-        design = _design(engine, plan)
+    if design and stopped is None:
         total = design.sequences + 3 * design.control_sequences
         sampled, controls = verify_sampled(engine, design, progress.start("sampled check and controls", total))
     claim: Any = engine.capabilities.claim if greedy and greedy.outcome == "PASS" else "none"

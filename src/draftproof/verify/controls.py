@@ -15,10 +15,7 @@ def always_accept(
 ) -> Decision:
     """Accept every drafted token (as reported of vllm-ascend, PR 13766: the coin was the constant 0)."""
     decision = rejection(target_probs, proposal, keys, positions, noise)
-    rows = torch.arange(len(keys), device=target_probs.device)
-    width = proposal.token_ids.shape[1]
-    uniform = noise.uniform(keys, positions, Purpose.TARGET, width + 1).to(target_probs.device)
-    bonus = draw(target_probs[rows, proposal.num_tokens], uniform[rows, proposal.num_tokens])
+    bonus = _from_target(target_probs, proposal.num_tokens, keys, positions, noise)
     next_token_ids = torch.where(decision.num_accepted < proposal.num_tokens, bonus, decision.next_token_ids)
     return Decision(num_accepted=proposal.num_tokens, next_token_ids=next_token_ids)
 
@@ -28,11 +25,14 @@ def redraw_from_target(
 ) -> Decision:
     """After a rejection draw from the target instead of from the residual: drafted tokens come too often."""
     decision = rejection(target_probs, proposal, keys, positions, noise)
-    rows = torch.arange(len(keys), device=target_probs.device)
-    width = proposal.token_ids.shape[1]
-    uniform = noise.uniform(keys, positions, Purpose.TARGET, width + 1).to(target_probs.device)
-    token_ids = draw(target_probs[rows, decision.num_accepted], uniform[rows, decision.num_accepted])
+    token_ids = _from_target(target_probs, decision.num_accepted, keys, positions, noise)
     return Decision(num_accepted=decision.num_accepted, next_token_ids=token_ids)
+
+
+def _from_target(target_probs: Tensor, at: Tensor, keys: Keys, positions: Sequence[int], noise: Noise) -> Tensor:
+    rows = torch.arange(len(keys), device=target_probs.device)
+    uniform = noise.uniform(keys, positions, Purpose.TARGET, target_probs.shape[1]).to(target_probs.device)
+    return draw(target_probs[rows, at], uniform[rows, at])
 
 
 DEFECTS = {"always accept": always_accept, "redraw from the target": redraw_from_target}
