@@ -38,9 +38,6 @@ def main() -> None:
     except DraftproofError as error:
         sys.stderr.write(f"draftproof: {error}\n")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("draftproof: interrupted; what was measured is in the output folder, --resume goes on\n")
-        sys.exit(130)
 
 
 @app.callback(invoke_without_command=True)
@@ -116,8 +113,13 @@ def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
     from draftproof.study.run import run_study
 
     console = Console()
-    with TerminalProgress(console) as progress:
-        evidence, records = run_study(plan, out, resume=resume, progress=progress)
+    try:
+        with TerminalProgress(console) as progress:
+            evidence, records = run_study(plan, out, resume=resume, progress=progress)
+    except KeyboardInterrupt:
+        # caught here, since the command-line library would end without a word
+        sys.stderr.write(f"draftproof: interrupted; what was measured is in {out}, --resume goes on with it\n")
+        raise typer.Exit(130) from None
     path = write_reports(evidence, out, records)
     if json_path:
         ev.save(evidence, json_path)
