@@ -18,7 +18,7 @@ from draftproof.decoding.attention import GROUPED
 from draftproof.decoding.cache import SlotStore, Window
 from draftproof.errors import ModelError
 
-PREFILL_CHUNK = 64
+PREFILL_CHUNK = 128
 FIRST_KEY_LEN = 256
 
 
