@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from draftproof import Engine, SamplingParams
+from draftproof.engines.load import load_model
 from draftproof.environment import describe_environment
 from draftproof.evidence import write_whole
 from draftproof.measure.run import as_chat
@@ -24,7 +25,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=None, help="prompts, spread over the categories")
     options = parser.parse_args()
     engine = Engine.from_pretrained("smollm2-135m-instruct", proposer=PromptLookup(), max_len=1024, progress=print)
-    model = engine._target.model
+    # its own copy: the engine's has packed weights
+    model, _ = load_model("smollm2-135m-instruct", dtype="bfloat16", device="cpu", progress=print)
     params = SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
     seconds: dict[tuple[str, str, str], float] = {}
     tokens: dict[tuple[str, str, str], int] = {}

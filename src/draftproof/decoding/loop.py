@@ -21,17 +21,17 @@ from collections.abc import Callable, Sequence
 import torch
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
+from draftproof.decoding.target import Target
 from draftproof.records import Chunk, NextToken, Round
 from draftproof.sampling.accept import AcceptRule, rejection
 from draftproof.sampling.law import token_law
 from draftproof.sampling.noise import KeyedNoise, Noise
 
-RollBack = Callable[[CachedModel, int, int], None]
+RollBack = Callable[[Target, int, int], None]
 
 
-def roll_back(target: CachedModel, slot: int, num_tokens: int) -> None:
+def roll_back(target: Target, slot: int, num_tokens: int) -> None:
     """Take ``num_tokens`` scored tokens of a slot back."""
     target.roll_back(slot, num_tokens)
 
@@ -42,7 +42,7 @@ class Decoder:
 
     Parameters
     ----------
-    target : CachedModel
+    target : Target
     proposer : Proposer or None
         None decodes target-only.
     num_speculative_tokens : int
@@ -56,7 +56,7 @@ class Decoder:
 
     def __init__(
         self,
-        target: CachedModel,
+        target: Target,
         proposer: Proposer | None,
         num_speculative_tokens: int,
         *,

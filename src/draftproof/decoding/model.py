@@ -19,6 +19,7 @@ from draftproof.decoding.cache import SlotStore, Window
 from draftproof.errors import ModelError
 
 PREFILL_CHUNK = 128
+SMALLEST_CHUNK = 16
 FIRST_KEY_LEN = 256
 
 
@@ -31,15 +32,16 @@ class PassShapes:
     ----------
     group : int
         Slots in one pass when more than one row of the group is active.
-    plain_alone, plain_group : bool
-        Whether a 1-position pass (of one slot, of a group) may stand for a full block when nothing is drafted.
+    plain_alone, plain_group : int or None
+        Positions of the narrower pass (of one slot, of a group) that may stand for a full block when nothing is
+        drafted. None: there is none.
     key_lens_agree : bool
         Whether rows of different key lengths may share a pass.
     """
 
     group: int = 1
-    plain_alone: bool = False
-    plain_group: bool = False
+    plain_alone: int | None = None
+    plain_group: int | None = None
     key_lens_agree: bool = False
 
 
@@ -71,7 +73,8 @@ class CachedModel:
         self.device = model.device
         self.dtype = model.dtype
         self.shapes = PassShapes()
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        head = model.get_output_embeddings()
+        self.vocab_size = int(head.out_features if hasattr(head, "out_features") else head.weight.shape[0])
         self._eager = model.config._attn_implementation == "eager"
         self._num_layers = int(model.config.num_hidden_layers)
         self.row_len = [0] * num_slots
@@ -91,12 +94,15 @@ class CachedModel:
         return min(bucket, self.max_len)
 
     def prefill(self, slot: int, token_ids: Sequence[int]) -> None:
-        """Append tokens to a slot in chunks of one fixed shape; no logits."""
+        """Append tokens to a slot in passes whose widths depend on their number alone; no logits."""
         for start in range(0, len(token_ids), PREFILL_CHUNK):
             chunk = token_ids[start : start + PREFILL_CHUNK]
-            length = self.row_len[slot]
-            self.run(slot, slot + 1, {slot: chunk}, PREFILL_CHUNK, self.key_len(length + len(chunk)), logits=False)
-            self.row_len[slot] += len(chunk)
+            width = SMALLEST_CHUNK
+            while width < len(chunk):
+                width *= 2
+            length = self.row_len[slot] + len(chunk)
+            self.run(slot, slot + 1, {slot: chunk}, width, self.key_len(length), logits=False)
+            self.row_len[slot] = length
 
     def fork(self, source: int, slot: int, length: int) -> None:
         """Start an empty slot with the first ``length`` tokens of another, as if they had been prefilled."""
@@ -123,7 +129,7 @@ class CachedModel:
         for first, end, rows in self._passes(blocks):
             alone = end - first == 1
             plain = self.shapes.plain_alone if alone else self.shapes.plain_group
-            width = 1 if plain and all(len(blocks[slot]) == 1 for slot in rows) else self.block
+            width = plain if plain and all(len(blocks[slot]) == 1 for slot in rows) else self.block
             key_len = max(self.key_len(self.row_len[slot] + len(blocks[slot])) for slot in rows)
             logits = self.run(first, end, {slot: blocks[slot] for slot in rows}, width, key_len)
             for slot in rows:
@@ -222,8 +228,9 @@ class CachedModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of the parameters, shared ones counted once."""
-        return sum(parameter.nbytes for parameter in self.model.parameters())
+        """Memory of the parameters, shared ones counted once, and of packed weights."""
+        packed = sum(getattr(module, "packed_bytes", 0) for module in self.model.modules())
+        return packed + sum(parameter.nbytes for parameter in self.model.parameters())
 
 
 def require_plain_cache(model: PreTrainedModel) -> None:

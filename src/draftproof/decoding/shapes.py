@@ -17,6 +17,7 @@ from draftproof.decoding.model import CachedModel, PassShapes
 Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties"]
 PREFIX = 24
 POSITIONS = 12
+PLAIN_WIDTHS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +102,18 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
     longest = model.key_len(model.max_len)
     key_lens_agree = longest == first_key_len or agrees(in_blocks, 1, model.block, longest)
     key_lens = (first_key_len, longest) if key_lens_agree and longest != first_key_len else (first_key_len,)
-    plain_alone = model.block > 1 and all(agrees(one_by_one, 1, 1, key_len) for key_len in key_lens)
-    group, plain_group = 1, False
+
+    def plain(slots: int) -> int | None:
+        narrower = (width for width in PLAIN_WIDTHS if width < model.block)
+        return next((w for w in narrower if all(agrees(one_by_one, slots, w, key_len) for key_len in key_lens)), None)
+
+    plain_alone, group, plain_group = plain(1), 1, None
     size = 1
     while size * 2 <= model.num_slots:
         size *= 2
     while size > 1:
         if all(agrees(in_blocks, size, model.block, key_len) for key_len in key_lens):
-            group = size
-            plain_group = model.block > 1 and all(agrees(one_by_one, size, 1, key_len) for key_len in key_lens)
+            group, plain_group = size, plain(size)
             break
         size //= 2
     for slot in range(model.num_slots):
@@ -129,7 +133,7 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
 
 def any_shapes(model: CachedModel) -> ShapeClass:
     """Allow every pass, measure nothing, and claim identity up to ties only (``numerics="fast"``)."""
-    model.shapes = PassShapes(group=model.num_slots, plain_alone=True, plain_group=True, key_lens_agree=True)
+    model.shapes = PassShapes(group=model.num_slots, plain_alone=1, plain_group=1, key_lens_agree=True)
     return ShapeClass(
         claim="up_to_ties", shapes=model.shapes, agree=(), differ=(), noise=0.0, threads=torch.get_num_threads()
     )

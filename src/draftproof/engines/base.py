@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from draftproof.records import Completion
 from draftproof.request import Prompt, SamplingParams
+from draftproof.sampling.accept import AcceptRule
 
 Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties", "lossy"]
 OnCompletion = Callable[[int, Completion], None]
@@ -35,6 +36,10 @@ class Capabilities:
         Whether requests may restrict the vocabulary.
     score : bool
         Whether `score` works.
+    replaceable_rule : bool
+        Whether `sibling` takes an accept rule, which is how defects of the speculation are planted.
+    num_speculative_tokens : int or None
+        K, the most tokens drafted per round. None where the engine does not say.
     details : dict
         Facts for the record (shape class, dtype, threads).
     """
@@ -47,6 +52,8 @@ class Capabilities:
     reports_rounds: bool
     allowed_token_ids: bool
     score: bool
+    replaceable_rule: bool
+    num_speculative_tokens: int | None
     details: dict[str, Any]
 
 
@@ -58,8 +65,19 @@ class EngineProtocol(Protocol):
         """What this engine can do."""
         ...
 
+    def now_ms(self) -> float:
+        """Return the engine's monotonic clock in ms, after the device has caught up."""
+        ...
+
     def encode(self, prompt: Prompt) -> list[int]:
-        """Return the token ids that a prompt becomes."""
+        """
+        Return the token ids that a prompt becomes.
+
+        Raises
+        ------
+        PromptError
+            It is empty, holds an id that the model does not have, or leaves no room for a token.
+        """
         ...
 
     def generate(
@@ -87,6 +105,19 @@ class EngineProtocol(Protocol):
         Returns
         -------
         ndarray, shape (N, T, V), float32
+        """
+        ...
+
+    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "EngineProtocol":
+        """
+        Return an engine on the same models for many short requests at once, or with another accept rule.
+
+        Its passes may be wider, which changes rounding and not the law. An engine whose batch is fixed returns itself.
+
+        Raises
+        ------
+        InputError
+            A rule was given and ``capabilities.replaceable_rule`` is false.
         """
         ...
 

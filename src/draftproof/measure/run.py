@@ -1,6 +1,5 @@
 """Run the two arms one after the other on the same prompts and record every request. Judges nothing."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -48,9 +47,9 @@ def interleave(
         if not all((prompt.id, repeat, concurrency) in skip for prompt in group):
             records: list[dict[str, Any]] = []
             for block, speculate in BLOCKS:
-                began = time.perf_counter()
+                began = engine.now_ms()
                 completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
-                seconds = time.perf_counter() - began
+                seconds = (engine.now_ms() - began) / 1e3
                 records.extend(
                     record(prompt, completion, block, repeat, concurrency, seconds / len(group))
                     for prompt, completion in zip(group, completions, strict=True)

@@ -6,9 +6,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from draftproof.engines.scripted import Script
 from draftproof.errors import PlanError
 from draftproof.gate.policy import Policy
 from draftproof.request import describe
+
+MEANINGLESS = {
+    "native": {"script"},
+    "hf": {"script", "numerics"},
+    "scripted": {"target", "dtype", "device", "threads", "numerics"},
+}
 
 
 class Table(BaseModel):
@@ -20,13 +27,21 @@ class Table(BaseModel):
 class EnginePlan(Table):
     """The engine that runs both arms."""
 
-    kind: Literal["native"] = "native"
+    kind: Literal["native", "hf", "scripted"] = "native"
     target: str = "smollm2-135m-instruct"
     dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
     device: str = "cpu"
     threads: int | Literal["auto"] = "auto"
     max_len: int | Literal["auto"] = "auto"
     numerics: Literal["bitwise", "fast"] = "bitwise"
+    script: Script = Script()
+
+    @model_validator(mode="after")
+    def _means_something(self) -> "EnginePlan":
+        for name in sorted(MEANINGLESS[self.kind]):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"'{name}' has no meaning for kind '{self.kind}'; remove it")
+        return self
 
 
 class SpeculationPlan(Table):
@@ -35,7 +50,7 @@ class SpeculationPlan(Table):
     proposer: Literal["prompt-lookup", "draft-model"] = "prompt-lookup"
     draft: str | None = None
     num_speculative_tokens: int = Field(default=5, ge=1, le=15)
-    prompt_lookup_min: int = Field(default=2, ge=1)
+    prompt_lookup_min: int = Field(default=1, ge=1)
     prompt_lookup_max: int = Field(default=4, ge=1)
 
     @model_validator(mode="after")
@@ -114,6 +129,18 @@ class Plan(Table):
     measure: MeasurePlan = MeasurePlan()
     sampled: SampledPlan = SampledPlan()
     policy: Policy = Policy()
+
+    @model_validator(mode="after")
+    def _fits_the_engine(self) -> "Plan":
+        if self.engine.kind != "native" and self.speculation.proposer == "draft-model":
+            raise ValueError(
+                f"proposer 'draft-model' does not run on engine '{self.engine.kind}'; allowed: prompt-lookup"
+            )
+        if self.engine.kind == "hf" and self.speculation.prompt_lookup_min != 1:
+            raise ValueError("engine 'hf' looks up n-grams from 1 token on; set prompt_lookup_min = 1")
+        if self.engine.kind == "hf" and max(self.workload.concurrency) > 1:
+            raise ValueError("engine 'hf' runs one request at a time; set concurrency = [1]")
+        return self
 
 
 def parse_plan(values: dict[str, Any], where: str) -> Plan:

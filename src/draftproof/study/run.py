@@ -4,74 +4,29 @@
 Everything measured is appended to ``requests.jsonl`` as it comes, so a run that was stopped can be read and resumed.
 """
 
-import hashlib
 import json
 import os
-from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.engines.native import Engine
-from draftproof.environment import describe_environment, peak_rss_bytes, write_probe
-from draftproof.errors import OutputError, PlanError
+from draftproof.engines.base import EngineProtocol
+from draftproof.environment import describe_environment, peak_rss_bytes
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.run import as_chat, interleave
-from draftproof.proposers import DraftModel, PromptLookup, Proposer
 from draftproof.request import SamplingParams
+from draftproof.study.limits import limits
+from draftproof.study.lock import open_study, write_lock
 from draftproof.study.plan import Plan
+from draftproof.study.progress import Progress
+from draftproof.study.setup import open_engine, sampled_design
 from draftproof.verify.greedy import compare_greedy
-from draftproof.verify.sampled import SampledDesign, verify_sampled
+from draftproof.verify.sampled import num_controls, verify_sampled
 from draftproof.workload.loaders import load_prompts
-
-
-class Progress(Protocol):
-    """Where a run says what it is doing."""
-
-    def say(self, message: str) -> None:
-        """Say one line."""
-        ...
-
-    def start(self, title: str, total: int) -> Callable[[int], None]:
-        """Begin a bar of ``total`` steps and return what advances it."""
-        ...
-
-
-def open_study(plan: Plan, out: Path, resume: bool) -> ev.Study:
-    """
-    Hash the plan (SHA-256 of its canonical JSON) and see that the folder is free for it; writes nothing yet.
-
-    Raises
-    ------
-    OutputError
-        The folder already holds a study and ``resume`` is false.
-    PlanError
-        The folder's study has another plan.
-    """
-    values = plan.model_dump(mode="json")
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    write_probe(out)
-    path = out / "lock.json"
-    if path.exists():
-        if not resume:
-            raise OutputError(f"{out} already holds a study; use --resume to go on with it, or another --out")
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            stored_hash, locked_at = str(stored["hash"]), str(stored["locked_at"])
-        except (ValueError, KeyError, TypeError):
-            raise PlanError(f"{path} is not a lock of a study; choose another --out") from None
-        if stored_hash != digest:
-            raise PlanError(
-                f"{out} was locked with another plan ({stored_hash[:12]}); a changed plan needs another --out"
-            )
-    else:
-        locked_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return ev.Study(name=plan.name, hash=digest, locked_at=locked_at, plan=values)
 
 
 def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tuple[ev.Evidence, list[dict[str, Any]]]:
@@ -92,30 +47,25 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
             return evidence, read_records(out / "requests.jsonl")
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
-    engine = Engine.from_pretrained(
-        plan.engine.target,
-        proposer=_proposer(plan),
-        dtype=plan.engine.dtype,
-        device=plan.engine.device,
-        progress=progress.say,
-        num_speculative_tokens=plan.speculation.num_speculative_tokens,
-        max_batch=max(plan.workload.concurrency),
-        max_len=1024 if plan.engine.max_len == "auto" else plan.engine.max_len,
-        numerics=plan.engine.numerics,
-    )
+    engine = open_engine(plan, progress)
     encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
-    design = _design(engine, plan) if plan.sampled.enabled else None
-    if not (out / "lock.json").exists():
-        locked = {"hash": study.hash, "locked_at": study.locked_at, "plan": study.plan}
-        ev.write_whole(out / "lock.json", json.dumps(locked, indent=2) + "\n")
+    design = sampled_design(engine, plan)
+    capabilities = engine.capabilities
+    loaded = {
+        "threads": torch.get_num_threads(),
+        "max_len": capabilities.max_len,
+        "claim": capabilities.claim,
+        "engine": capabilities.details,
+    }
+    write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
-    environment = {**describe_environment(), "engine": engine.capabilities.details}
+    environment = {**describe_environment(), "engine": capabilities.details}
     check = [
-        {"finding": "claim of the engine", "result": engine.capabilities.claim, "why": engine.capabilities.claim_basis},
+        {"finding": "claim of the engine", "result": capabilities.claim, "why": capabilities.claim_basis},
         {
             "finding": "longest prompt",
             "result": f"{max(map(len, encoded.values()))} tokens",
-            "why": f"the context limit is {engine.max_len}",
+            "why": f"the context limit is {capabilities.max_len}",
         },
     ]
 
@@ -157,16 +107,14 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
     if design and stopped is None:
-        total = design.sequences + 3 * design.control_sequences
+        total = design.sequences + num_controls(engine) * design.control_sequences
         sampled, controls = verify_sampled(engine, design, progress.start("sampled check and controls", total))
-    claim: Any = engine.capabilities.claim if greedy and greedy.outcome == "PASS" else "none"
-    basis = engine.capabilities.claim_basis if claim != "none" else "greedy output was not shown to be the same"
+    claim: Any = capabilities.claim if greedy and greedy.outcome == "PASS" else "none"
+    basis = capabilities.claim_basis if claim != "none" else "greedy output was not shown to be the same"
     equivalence = ev.Equivalence(greedy=greedy, sampled=sampled, controls=controls, claim=claim, claim_basis=basis)
 
     parts = engine.memory()
-    target_bytes = (parts["target_weights"] or 0) + (parts["target_cache"] or 0)
-    draft_bytes = (parts["draft_weights"] or 0) + (parts["draft_cache"] or 0)
-    comparison = compare_arms(usable, plan.policy.confidence, (target_bytes + draft_bytes) / target_bytes)
+    comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
     arms = _arms(usable, parts, plan.speculation.num_speculative_tokens)
     decision = decide(arms=arms, equivalence=equivalence, comparison=comparison, policy=plan.policy, stopped=stopped)
     evidence = ev.Evidence(
@@ -201,31 +149,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_prompts: int) -> list[str]:
-    """Say in plain words what was not measured and may not be claimed."""
-    said = [
-        f"Measured on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens; other workloads may differ.",
-        f"Measured at {', '.join(map(str, plan.workload.concurrency))} request(s) at a time; other loads may differ.",
-        "One machine, one process; energy, open-loop arrival and other devices were not measured.",
-        "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm.",
-    ]
-    if arms and arms.target_only.latency.p95.estimate is None:
-        said.append(f"p95 and p99 latency are not estimable from {arms.target_only.latency.n} requests per arm.")
-    if equivalence.greedy is None:
-        said.append("Greedy identity was not checked, since the measured runs sample.")
-    if equivalence.sampled is None:
-        said.append("The sampled law was not checked.")
-    else:
-        said.append(
-            f"The sampled law was checked on one fixed prompt with {len(plan.sampled.words)} allowed tokens at temperature "
-            f"{plan.sampled.temperature:g}; top-k, top-p and other prompts were not."
-        )
-        said.append("The sampled check ran in passes wider than the bitwise class, which changes rounding only.")
-    return said
-
-
 def _repeatability(
-    engine: Engine, plan: Plan, prompts: Any, params: SamplingParams, progress: Progress
+    engine: EngineProtocol, plan: Plan, prompts: Any, params: SamplingParams, progress: Progress
 ) -> tuple[int, int]:
     chosen = prompts[: plan.measure.repeatability_prompts]
     advance = progress.start("target-only repeatability", len(chosen))
@@ -243,9 +168,17 @@ def _smoke(records: list[dict[str, Any]]) -> str | None:
         where = f"prompt '{record['prompt_id']}', {record['arm']}"
         if record["error"]:
             return f"smoke: {where}: {record['error']}"
-        if sum(item["emitted"] for item in record["rounds"]) != len(record["token_ids"]):
+        if record["rounds"] and sum(item["emitted"] for item in record["rounds"]) != len(record["token_ids"]):
             return f"smoke: {where}: its rounds do not add up to its tokens"
     return None
+
+
+def _memory_ratio(parts: dict[str, int | None]) -> float | None:
+    """Return (target + draft) / target, or None where the engine reports no weights."""
+    if not parts["target_weights"]:
+        return None
+    target = parts["target_weights"] + (parts["target_cache"] or 0)
+    return (target + (parts["draft_weights"] or 0) + (parts["draft_cache"] or 0)) / target
 
 
 def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft_tokens: int) -> ev.Arms:
@@ -261,27 +194,6 @@ def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft
         peak_rss=peak,
     )
     return ev.Arms(target_only=arm("target_only", alone, None), speculative=arm("speculative", both, num_draft_tokens))
-
-
-def _proposer(plan: Plan) -> Proposer:
-    if plan.speculation.proposer == "draft-model":
-        return DraftModel(plan.speculation.draft or "")
-    return PromptLookup(plan.speculation.prompt_lookup_min, plan.speculation.prompt_lookup_max)
-
-
-def _design(engine: Engine, plan: Plan) -> SampledDesign:
-    values = plan.sampled.model_dump(exclude={"enabled", "prompt", "words"})
-    allowed = []
-    for word in plan.sampled.words:
-        token_ids = engine.encode(word)
-        if len(token_ids) != 1:
-            raise PlanError(
-                f"sampled.words: {word!r} is {len(token_ids)} tokens in this tokenizer; choose one-token words"
-            )
-        allowed.append(token_ids[0])
-    return SampledDesign(
-        prompt_token_ids=tuple(engine.encode(plan.sampled.prompt)), allowed_token_ids=tuple(allowed), **values
-    )
 
 
 def _write_rounds(path: Path, records: list[dict[str, Any]]) -> None:

@@ -1,10 +1,11 @@
-"""Planted defects: the accept rule with one mistake each. Shipped, so that anyone can see them fail."""
+"""Planted defects: an accept rule or a request with one mistake each. Shipped, so that anyone can see them fail."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from draftproof.request import SamplingParams
 from draftproof.sampling.accept import Decision, Keys, Proposal, rejection
 from draftproof.sampling.draw import draw
 from draftproof.sampling.noise import Noise, Purpose
@@ -35,4 +36,10 @@ def _from_target(target_probs: Tensor, at: Tensor, keys: Keys, positions: Sequen
     return draw(target_probs[rows, at], uniform[rows, at])
 
 
-DEFECTS = {"always accept": always_accept, "redraw from the target": redraw_from_target}
+def hotter(params: SamplingParams) -> SamplingParams:
+    """Ask for half as much temperature again as is judged: the defect that any engine can be made to have."""
+    return params.model_copy(update={"temperature": params.temperature * 1.5})
+
+
+RULE_DEFECTS = {"always accept": always_accept, "redraw from the target": redraw_from_target}
+REQUEST_DEFECTS = {"another temperature": hotter}

@@ -7,20 +7,21 @@ its own prefix, which an independent pass of the plain model gives; the speculat
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from draftproof.engines.native import Engine
+from draftproof.engines.base import EngineProtocol
 from draftproof.evidence import ControlResult, Outcome, SampledResult
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
 from draftproof.stats.goodness import holm, pooled_chi2, score_test
 from draftproof.stats.variation import pooled_tv
-from draftproof.verify.controls import DEFECTS
+from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS
 
 SCORE_BATCH = 32
+PLACES = ("plain", "draft 1", "draft 2+", "bonus")
 Array = npt.NDArray[np.float64]
 Advance = Callable[[int], None]
 
@@ -44,6 +45,10 @@ class SampledDesign:
     seed: int
 
 
+class EngineFailed(Exception):
+    """A request of the check ended with an error, so nothing can be said about the law."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLog:
     """One entry per generated token: its cell, the law over the cells, its prefix and its place in the round."""
@@ -55,7 +60,7 @@ class TokenLog:
 
 
 def verify_sampled(
-    engine: Engine, design: SampledDesign, advance: Advance
+    engine: EngineProtocol, design: SampledDesign, advance: Advance
 ) -> tuple[SampledResult, list[ControlResult]]:
     """
     Run the check and its controls.
@@ -71,11 +76,37 @@ def verify_sampled(
     Tests: pooled chi-square over (prefix, token) cells; martingale score tests of the log-probability and of the
     top-1 indicator, overall and per place in the round. Bound: Azuma with a union over the sets of cells.
     """
-    log = collect(engine, design, design.sequences, design.seed, advance)
+    worker = engine.sibling(max_batch=design.batch, max_len=len(design.prompt_token_ids) + design.tokens)
+    configuration = {
+        "temperature": design.temperature,
+        "allowed_token_ids": list(design.allowed_token_ids),
+        "prompt_tokens": len(design.prompt_token_ids),
+        "num_speculative_tokens": worker.capabilities.num_speculative_tokens,
+        "batch": min(design.batch, worker.capabilities.max_batch),
+        "claim about greedy output": worker.capabilities.claim,
+    }
+    registered = {"delta": design.delta, "alpha_fail": design.alpha_fail, "alpha_eq": design.alpha_eq}
+    try:
+        log = collect(worker, design, design.sequences, design.seed, advance)
+    except EngineFailed as failure:
+        unread = SampledResult(
+            outcome="INCONCLUSIVE",
+            configuration=configuration,
+            sequences=design.sequences,
+            tokens=0,
+            tv_estimate=None,
+            tv_upper_bound=None,
+            p_value=None,
+            strata=[],
+            reasons=[str(failure)],
+            tv_by_n=[],
+            **registered,
+        )
+        return unread, []
     p_value, smallest = judge(log)
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     strata, reasons = [], []
-    for name in ("plain", "draft 1", "draft 2+", "bonus"):
+    for name in PLACES if worker.capabilities.reports_rounds else ():
         chosen = np.array([stratum == name for stratum in log.strata])
         part = pooled_tv(log.cells[chosen], log.laws[chosen], design.alpha_eq)
         strata.append(
@@ -89,7 +120,7 @@ def verify_sampled(
             reasons.append(f"bound {part.upper_bound:.3f} at '{name}' is not below {design.delta_stratum}")
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
-    controls = _controls(engine, design, advance)
+    controls = _controls(worker, design, advance)
     reasons.extend(f"control '{item.name}' did not behave" for item in controls if not item.behaved)
     outcome: Outcome = "INCONCLUSIVE" if reasons else "PASS"
     if p_value < design.alpha_fail:
@@ -99,24 +130,16 @@ def verify_sampled(
     curve = [(int(n), pooled_tv(log.cells[:n], log.laws[:n], design.alpha_eq)) for n in steps if n > 0]
     result = SampledResult(
         outcome=outcome,
-        configuration={
-            "temperature": design.temperature,
-            "allowed_token_ids": list(design.allowed_token_ids),
-            "prompt_tokens": len(design.prompt_token_ids),
-            "num_speculative_tokens": engine.num_speculative_tokens,
-            "batch": design.batch,
-        },
+        configuration=configuration,
         sequences=design.sequences,
         tokens=whole.tokens,
         tv_estimate=whole.estimate,
         tv_upper_bound=whole.upper_bound,
-        delta=design.delta,
         p_value=p_value,
-        alpha_fail=design.alpha_fail,
-        alpha_eq=design.alpha_eq,
         strata=strata,
         reasons=reasons,
         tv_by_n=[(n, item.estimate or 0.0, item.upper_bound or 1.0) for n, item in curve],
+        **registered,
     )
     return result, controls
 
@@ -141,27 +164,41 @@ def judge(log: TokenLog) -> tuple[float, str]:
 
 
 def collect(
-    engine: Engine, design: SampledDesign, sequences: int, seed: int, advance: Advance, *, speculate: bool = True
+    worker: EngineProtocol,
+    design: SampledDesign,
+    sequences: int,
+    seed: int,
+    advance: Advance,
+    *,
+    speculate: bool = True,
+    alter: Callable[[SamplingParams], SamplingParams] = lambda params: params,
 ) -> TokenLog:
-    """Generate, then score each distinct sequence once with the plain model."""
+    """
+    Generate, then score each distinct sequence once with the plain model.
+
+    Raises
+    ------
+    EngineFailed
+        A request ended with an error.
+    """
     params = [
-        SamplingParams(
-            max_tokens=design.tokens,
-            temperature=design.temperature,
-            seed=seed * 1_000_003 + index,
-            ignore_eos=True,
-            allowed_token_ids=design.allowed_token_ids,
+        alter(
+            SamplingParams(
+                max_tokens=design.tokens,
+                temperature=design.temperature,
+                seed=seed * 1_000_003 + index,
+                ignore_eos=True,
+                allowed_token_ids=design.allowed_token_ids,
+            )
         )
         for index in range(sequences)
     ]
-    worker = engine.sibling(
-        max_batch=design.batch,
-        max_len=len(design.prompt_token_ids) + design.tokens,
-        accept=engine.accept,
-    )
     prompts: list[Sequence[int]] = [design.prompt_token_ids] * sequences
     completions = worker.generate(prompts, params, speculate=speculate, on_completion=lambda index, done: advance(1))
-    laws = _laws(engine, design, [completion.token_ids for completion in completions])
+    failed = [completion.error for completion in completions if completion.error]
+    if failed:
+        raise EngineFailed(f"{len(failed)} of {sequences} requests ended with an error: {failed[0]}")
+    laws = _laws(worker, design, [completion.token_ids for completion in completions])
     cell_of = {token_id: cell for cell, token_id in enumerate(design.allowed_token_ids)}
     contexts: dict[tuple[int, ...], int] = {}
     cells: list[int] = []
@@ -169,7 +206,7 @@ def collect(
     context_ids: list[int] = []
     strata: list[str] = []
     for completion in completions:
-        strata.extend(places(completion))
+        strata.extend(places(completion) or ["unknown"] * len(completion.token_ids))
         for index, token_id in enumerate(completion.token_ids):
             cells.append(cell_of[token_id])
             rows.append(laws[completion.token_ids][index])
@@ -191,35 +228,48 @@ def places(completion: Completion) -> list[str]:
     return names
 
 
-def _laws(engine: Engine, design: SampledDesign, sequences: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Array]:
+def _laws(
+    worker: EngineProtocol, design: SampledDesign, sequences: Sequence[tuple[int, ...]]
+) -> dict[tuple[int, ...], Array]:
     distinct = sorted(set(sequences))
     allowed = np.array(design.allowed_token_ids)
     result: dict[tuple[int, ...], Array] = {}
     for start in range(0, len(distinct), SCORE_BATCH):
         batch = distinct[start : start + SCORE_BATCH]
-        scores = engine.score(design.prompt_token_ids, batch)[:, :, allowed].astype(np.float64) / design.temperature
+        scores = worker.score(design.prompt_token_ids, batch)[:, :, allowed].astype(np.float64) / design.temperature
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         result.update(zip(batch, scores / scores.sum(axis=-1, keepdims=True), strict=True))
     return result
 
 
-def _controls(engine: Engine, design: SampledDesign, advance: Advance) -> list[ControlResult]:
-    results = []
-    count = design.control_sequences
-    plans: list[tuple[str, Any]] = [*DEFECTS.items(), ("target-only", None)]
-    for number, (name, rule) in enumerate(plans, 1):
-        subject = engine if rule is None else engine.sibling(max_batch=1, max_len=8, accept=rule)
-        log = collect(subject, design, count, design.seed + number, advance, speculate=rule is not None)
-        p_value, _ = judge(log)
+def num_controls(engine: EngineProtocol) -> int:
+    """Return how many controls a check of this engine runs."""
+    defects = RULE_DEFECTS if engine.capabilities.replaceable_rule else REQUEST_DEFECTS
+    return len(defects) + 1
+
+
+def _controls(worker: EngineProtocol, design: SampledDesign, advance: Advance) -> list[ControlResult]:
+    """Plant defects in the accept rule where the engine lets us, else in the request; and run one correct variant."""
+
+    def judged(subject: EngineProtocol, seed: int, **options: Any) -> float:
+        return judge(collect(subject, design, design.control_sequences, seed, advance, **options))[0]
+
+    def result(name: str, kind: Literal["defect", "lossless"], p_value: float) -> ControlResult:
         flagged = p_value < design.alpha_fail
-        is_defect = rule is not None
-        results.append(
-            ControlResult(
-                name=name,
-                kind="defect" if is_defect else "lossless",
-                flagged=flagged,
-                behaved=flagged == is_defect,
-                detail=f"{count} sequences, adjusted p = {p_value:.2g}",
-            )
+        detail = f"{design.control_sequences} sequences, adjusted p = {p_value:.2g}"
+        return ControlResult(
+            name=name, kind=kind, flagged=flagged, behaved=flagged == (kind == "defect"), detail=detail
         )
-    return results
+
+    results: list[ControlResult] = []
+    if worker.capabilities.replaceable_rule:
+        for name, rule in RULE_DEFECTS.items():
+            subject = worker.sibling(
+                max_batch=worker.capabilities.max_batch, max_len=worker.capabilities.max_len, accept=rule
+            )
+            results.append(result(name, "defect", judged(subject, design.seed + len(results) + 1)))
+    else:
+        for name, alter in REQUEST_DEFECTS.items():
+            results.append(result(name, "defect", judged(worker, design.seed + len(results) + 1, alter=alter)))
+    plain = judged(worker, design.seed + len(results) + 1, speculate=False)
+    return [*results, result("target-only", "lossless", plain)]

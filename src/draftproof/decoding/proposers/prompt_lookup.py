@@ -31,7 +31,7 @@ class PromptLookup:
     Source: Saxena, "Prompt Lookup Decoding", 2023 (github.com/apoorvumang/prompt-lookup-decoding). Cost: O(length) per row and round.
     """
 
-    def __init__(self, prompt_lookup_min: int = 2, prompt_lookup_max: int = 4) -> None:
+    def __init__(self, prompt_lookup_min: int = 1, prompt_lookup_max: int = 4) -> None:
         if not 1 <= prompt_lookup_min <= prompt_lookup_max:
             raise InputError(
                 f"prompt lookup n-grams {prompt_lookup_min}..{prompt_lookup_max}: allowed 1 <= min <= max; swap or raise them"

@@ -1,0 +1,317 @@
+"""transformers' own `generate`, plain and with prompt lookup, as an engine: this module only asks, cuts and times."""
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+
+from draftproof.decoding.stopping import StopRule
+from draftproof.engines.base import Capabilities, OnCompletion
+from draftproof.engines.load import load_model
+from draftproof.engines.prompts import decode_text, encode_prompt, eos_token_ids, pair_with_params, stop_rule
+from draftproof.engines.teacher import teacher_forced_logits
+from draftproof.errors import InputError, ModelError, NumericsError
+from draftproof.records import Chunk, Completion
+from draftproof.request import FinishReason, Prompt, SamplingParams
+from draftproof.sampling.accept import AcceptRule
+
+# transformers leaves its constructor untyped
+REQUEST_CONFIG: Any = GenerationConfig
+
+
+class HfEngine:
+    """
+    A model run by ``model.generate``, one request at a time, with prompt lookup as the speculation.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The target, a causal decoder in eval mode. Neither it nor its generation config is changed; of that config only
+        the EOS ids are used, so that no penalty or temperature that a model ships with reaches a request.
+    tokenizer : PreTrainedTokenizerBase
+    num_speculative_tokens : int, 1 or more
+        K, the most tokens proposed per round (``prompt_lookup_num_tokens``).
+    prompt_lookup_max : int, 1 or more
+        Longest n-gram that is looked up (``max_matching_ngram_size``); the shortest is always 1.
+    max_len : int, 2 or more
+        Longest sequence in tokens, prompt included; at most the model's own limit less K.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
+
+    Notes
+    -----
+    A seed fixes the tokens of each arm, not the same tokens in both: a block draws at each of its positions, also at
+    those that are then rejected. Logits that are not finite, and a failure inside a pass, end their own request with
+    ``finish_reason="error"``.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        num_speculative_tokens: int = 5,
+        prompt_lookup_max: int = 4,
+        max_len: int = 2048,
+    ) -> None:
+        for name, value, least in (
+            ("num_speculative_tokens", num_speculative_tokens, 1),
+            ("prompt_lookup_max", prompt_lookup_max, 1),
+            ("max_len", max_len, 2),
+        ):
+            if value < least:
+                raise InputError(f"{name} = {value}: allowed {least} or more")
+        limit = getattr(model.config, "max_position_embeddings", None)
+        # prompt lookup proposes past the end of a request, and a model with learned positions has none there
+        self.max_len = min(max_len, int(limit) - num_speculative_tokens) if limit else max_len
+        self.tokenizer = tokenizer
+        self.num_speculative_tokens, self.prompt_lookup_max = num_speculative_tokens, prompt_lookup_max
+        self._eos = eos_token_ids(model, tokenizer)
+        # generate fills what a request leaves open from the model's own config: so this twin, on the same weights, has
+        # a blank one
+        self._model = cast(Any, copy.copy(model))
+        self._model.generation_config = REQUEST_CONFIG()
+        self.vocab_size = int(self._model.get_output_embeddings().weight.shape[0])
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: str,
+        *,
+        num_speculative_tokens: int = 5,
+        prompt_lookup_max: int = 4,
+        dtype: str = "bfloat16",
+        device: str = "cpu",
+        max_len: int = 2048,
+        progress: Callable[[str], None] = lambda message: None,
+    ) -> "HfEngine":
+        """
+        Load a target and make an engine.
+
+        Parameters
+        ----------
+        target : str
+            "smollm2-135m-instruct", a folder with safetensors, a .gguf file, or a hub name.
+        dtype : {"bfloat16", "float32", "float64"}
+        progress : callable
+            Gets one line for each slow step.
+        num_speculative_tokens, prompt_lookup_max, max_len
+            As for `HfEngine`.
+
+        Raises
+        ------
+        ModelError
+            The model cannot be loaded.
+        """
+        model, tokenizer = load_model(target, dtype=dtype, device=device, progress=progress)
+        return cls(
+            model,
+            tokenizer,
+            num_speculative_tokens=num_speculative_tokens,
+            prompt_lookup_max=prompt_lookup_max,
+            max_len=max_len,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this engine can do."""
+        return Capabilities(
+            name="transformers",
+            claim="up_to_ties",
+            claim_basis="the two arms run passes of different shapes, which round differently; not measured",
+            max_batch=1,
+            max_len=self.max_len,
+            reports_rounds=False,
+            allowed_token_ids=True,
+            score=True,
+            replaceable_rule=False,
+            num_speculative_tokens=self.num_speculative_tokens,
+            details={
+                "dtype": str(self._model.dtype).removeprefix("torch."),
+                "device": str(self._model.device),
+                "attention": self._model.config._attn_implementation,
+                "prompt_lookup_max": self.prompt_lookup_max,
+                "transformers": transformers.__version__,
+                "torch": str(torch.__version__),
+            },
+        )
+
+    def now_ms(self) -> float:
+        """See `EngineProtocol.now_ms`."""
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
+        return time.perf_counter() * 1e3
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """See `EngineProtocol.encode`."""
+        return encode_prompt(self.tokenizer, prompt, self.vocab_size, self.max_len)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        speculate: bool = True,
+        on_completion: OnCompletion | None = None,
+    ) -> list[Completion]:
+        """
+        Run the prompts one after the other and return one completion each, in order.
+
+        All are submitted at once: the times of the second one include its wait for the first.
+
+        Parameters
+        ----------
+        prompts : sequence of str, chat messages or token ids
+        params : SamplingParams, or one for each prompt
+        speculate : bool
+            False is the target-only arm: the same model, nothing proposed.
+        on_completion : callable
+            Gets (index, completion) as each request ends.
+
+        Raises
+        ------
+        PromptError, InputError
+            Something given cannot be used; nothing has run then.
+        ModelError
+            transformers does not run this arm with this model.
+        """
+        requests = [(self.encode(prompt), item) for prompt, item in pair_with_params(prompts, params, self.vocab_size)]
+        submitted_ms = self.now_ms()
+        completions = []
+        for index, (token_ids, item) in enumerate(requests):
+            completions.append(self._run(token_ids, item, speculate, submitted_ms))
+            if on_completion:
+                on_completion(index, completions[-1])
+        return completions
+
+    def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """See `EngineProtocol.score`."""
+        return teacher_forced_logits(self._model, prompt_token_ids, token_ids)
+
+    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "HfEngine":
+        """
+        Return this engine, whose batch is fixed.
+
+        Raises
+        ------
+        InputError
+            A rule was given: the accept rule is inside transformers.
+        """
+        if accept is not None:
+            raise InputError("an accept rule was given, and that of transformers cannot be replaced; give None")
+        return self
+
+    def memory(self) -> dict[str, int | None]:
+        """See `EngineProtocol.memory`; the cache grows and goes with each request, and there is no draft."""
+        weights = sum(parameter.nbytes for parameter in self._model.parameters())
+        return {"target_weights": weights, "target_cache": None, "draft_weights": None, "draft_cache": None}
+
+    def close(self) -> None:
+        """Drop the model."""
+        del self._model
+
+    def _run(self, token_ids: list[int], params: SamplingParams, speculate: bool, submitted_ms: float) -> Completion:
+        stop = stop_rule(self.tokenizer, params, eos=self._eos, room=self.max_len - len(token_ids))
+        committed = _Committed(len(token_ids), stop, lambda: self.now_ms() - submitted_ms)
+        inputs = torch.tensor([token_ids], device=self._model.device)
+        ids = params.allowed_token_ids
+        allowed = None if ids is None else torch.tensor(ids, device=inputs.device)
+        error: str | None = None
+        try:
+            with _seeded(params.seed, inputs.device), self._model.register_forward_hook(_require_finite):
+                self._model.generate(
+                    inputs,
+                    attention_mask=torch.ones_like(inputs),
+                    generation_config=self._config(params, stop, speculate),
+                    stopping_criteria=[committed],
+                    prefix_allowed_tokens_fn=None if allowed is None else lambda *_: allowed,
+                )
+        except ValueError as refusal:
+            raise ModelError(f"transformers does not run {type(self._model).__name__}: {_one_line(refusal)}") from None
+        except (RuntimeError, NumericsError) as failure:
+            committed.finish_reason, error = "error", _one_line(failure)
+        assert committed.finish_reason is not None
+        return Completion(
+            token_ids=tuple(committed.token_ids),
+            text=stop.cut_text(decode_text(self.tokenizer, committed.token_ids)),
+            finish_reason=committed.finish_reason,
+            logprobs=None,
+            rounds=(),
+            speculation=None,
+            chunks=tuple(committed.chunks),
+            num_prompt_tokens=len(token_ids),
+            error=error,
+        )
+
+    def _config(self, params: SamplingParams, stop: StopRule, speculate: bool) -> GenerationConfig:
+        options: dict[str, Any] = {"do_sample": not params.is_greedy}
+        if not params.is_greedy:
+            # top_k left open would be 50
+            options |= {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
+        if speculate:
+            options |= {
+                "prompt_lookup_num_tokens": self.num_speculative_tokens,
+                "max_matching_ngram_size": self.prompt_lookup_max,
+            }
+        config: GenerationConfig = REQUEST_CONFIG(
+            max_new_tokens=stop.max_tokens, eos_token_id=sorted(stop.eos_token_ids) or None, **options
+        )
+        return config
+
+
+class _Committed(StoppingCriteria):
+    """
+    The tokens of one request, cut where it ends and timed.
+
+    generate asks it after every round of either arm, with the whole sequence, whether to stop. So the output, its
+    end and its times come from one list; a streamer would see tokens beyond a stop string.
+    """
+
+    def __init__(self, num_prompt: int, stop: StopRule, age_ms: Callable[[], float]) -> None:
+        self.num_prompt, self.stop, self.age_ms = num_prompt, stop, age_ms
+        self.token_ids: list[int] = []
+        self.chunks: list[Chunk] = []
+        self.finish_reason: FinishReason | None = None
+
+    def __call__(self, input_ids: Tensor, scores: object, **_: Any) -> Tensor:
+        if self.finish_reason is None:
+            new = input_ids[0, self.num_prompt + len(self.token_ids) :].tolist()
+            at_ms = self.age_ms()
+            kept, self.finish_reason = self.stop.cut(self.token_ids, new)
+            self.token_ids += kept
+            self.chunks.append(Chunk(num_tokens=len(kept), at_ms=at_ms))
+        return torch.full((1,), self.finish_reason is not None, device=input_ids.device)
+
+
+def _require_finite(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    """Stop a request whose logits are not finite: argmax would take one of them, and multinomial breaks the device."""
+    if not output.logits.isfinite().all():
+        raise NumericsError("the target's logits are not finite")
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the generator that draws on `device`, and put its state back afterwards; `torch.manual_seed` would seed all."""
+    on_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_cuda else []):
+        if on_cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

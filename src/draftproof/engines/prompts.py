@@ -1,0 +1,114 @@
+"""From what a request says to what a decoder needs: its parameters, token ids, text and end. Runs no model."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from draftproof.decoding.stopping import StopRule
+from draftproof.errors import InputError, PromptError
+from draftproof.request import Prompt, SamplingParams
+
+
+def pair_with_params(
+    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams], vocab_size: int
+) -> list[tuple[Prompt, SamplingParams]]:
+    """
+    Return each prompt with its own parameters.
+
+    Parameters
+    ----------
+    params : SamplingParams, or one for each prompt
+    vocab_size : int
+        Ids that the model has.
+
+    Raises
+    ------
+    PromptError
+        The prompts are one string.
+    InputError
+        There is not one set of parameters for each prompt, or an allowed id is not in the vocabulary.
+    """
+    if isinstance(prompts, str):
+        raise PromptError("prompts is one string; give a list of prompts")
+    each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+    if len(each) != len(prompts):
+        raise InputError(f"{len(each)} sampling parameters for {len(prompts)} prompts; give one, or one for each")
+    for item in each:
+        if item.allowed_token_ids is not None and max(item.allowed_token_ids) >= vocab_size:
+            raise InputError(
+                f"allowed_token_ids holds {max(item.allowed_token_ids)}; the model's vocabulary is 0..{vocab_size - 1}"
+            )
+    return list(zip(prompts, each, strict=True))
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, vocab_size: int, max_len: int) -> list[int]:
+    """
+    Return the token ids of a prompt.
+
+    Parameters
+    ----------
+    prompt : str, chat messages or token ids
+        Chat messages go through the tokenizer's template, up to where the assistant's answer begins.
+    vocab_size : int
+        Ids that the model has.
+    max_len : int
+        Longest sequence in tokens, prompt included.
+
+    Raises
+    ------
+    PromptError
+        It is empty, holds an id that the model does not have, or leaves no room for a token.
+    """
+    if isinstance(prompt, str):
+        token_ids = list(tokenizer(prompt)["input_ids"])
+    elif prompt and isinstance(prompt[0], dict):
+        messages = cast(list[dict[str, str]], list(prompt))
+        token_ids = list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+    else:
+        token_ids = [int(cast(int, token_id)) for token_id in prompt]
+    if not token_ids:
+        raise PromptError("a prompt has no tokens; give at least one")
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+        raise PromptError(f"a prompt holds an id outside 0..{vocab_size - 1}, the model's vocabulary")
+    if len(token_ids) >= max_len:
+        raise PromptError(
+            f"a prompt has {len(token_ids)} tokens and the context limit is {max_len}; shorten it or raise max_len"
+        )
+    return token_ids
+
+
+def decode_text(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) -> str:
+    """Return the text of token ids, without special tokens."""
+    return cast(str, tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+
+def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return the ends that the model's generation config and the tokenizer name."""
+    config = getattr(model, "generation_config", None)
+    named = getattr(config, "eos_token_id", None)
+    ids = set(named if isinstance(named, list) else [named])
+    ids.add(getattr(tokenizer, "eos_token_id", None))
+    return frozenset(token_id for token_id in ids if token_id is not None)
+
+
+def stop_rule(
+    tokenizer: PreTrainedTokenizerBase, params: SamplingParams, *, eos: frozenset[int], room: int
+) -> StopRule:
+    """
+    Return where a request ends.
+
+    Parameters
+    ----------
+    eos : frozenset of int
+        The model's ends, for a request that does not ignore them.
+    room : int, 1 or more
+        Tokens between the prompt and the context limit.
+    """
+    return StopRule(
+        max_tokens=min(params.max_tokens, room),
+        eos_token_ids=frozenset() if params.ignore_eos else eos,
+        stop=params.stop,
+        decode=partial(decode_text, tokenizer),
+    )

@@ -1,0 +1,159 @@
+"""Requests in, completions out, around a `Decoder`. Knows neither where the target's logits come from nor who asks."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from draftproof.decoding.batch import Row
+from draftproof.decoding.loop import Decoder
+from draftproof.decoding.proposers.base import Proposer, ProposerContext
+from draftproof.decoding.target import Target
+from draftproof.engines.base import OnCompletion
+from draftproof.engines.prompts import decode_text, encode_prompt, pair_with_params, stop_rule
+from draftproof.records import Completion, summarise_rounds
+from draftproof.request import Prompt, SamplingParams
+from draftproof.sampling.noise import KeyedNoise, Noise
+
+
+class DecoderEngine:
+    """
+    The part of an engine that is the same for every target.
+
+    Parameters
+    ----------
+    target : Target
+    proposer : Proposer or None
+        Is bound here.
+    num_speculative_tokens : int
+        K.
+    tokenizer : PreTrainedTokenizerBase, or anything that encodes, decodes and applies a chat template like one
+    vocab_size : int
+        Ids that the target has.
+    max_len : int
+        Longest sequence in tokens, prompt included.
+    eos : frozenset of int
+    noise : Noise or None
+    **parts
+        As for `Decoder`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        proposer: Proposer | None,
+        num_speculative_tokens: int,
+        tokenizer: Any,
+        *,
+        vocab_size: int,
+        max_len: int,
+        eos: frozenset[int],
+        noise: Noise | None = None,
+        **parts: Any,
+    ) -> None:
+        noise = noise or KeyedNoise()
+        if proposer is not None:
+            proposer.bind(
+                ProposerContext(
+                    num_slots=target.num_slots,
+                    max_len=max_len,
+                    num_speculative_tokens=num_speculative_tokens,
+                    vocab_size=vocab_size,
+                    device=target.device,
+                    noise=noise,
+                )
+            )
+        self._decoder = Decoder(target, proposer, num_speculative_tokens, noise=noise, **parts)
+        self.proposer, self.num_speculative_tokens = proposer, num_speculative_tokens
+        self.tokenizer, self._eos = tokenizer, eos
+        self.vocab_size, self.max_len = vocab_size, max_len
+        self._next_id = 0
+
+    def now_ms(self) -> float:
+        """See `EngineProtocol.now_ms`."""
+        return self._decoder.now_ms()
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """See `EngineProtocol.encode`."""
+        return encode_prompt(self.tokenizer, prompt, self.vocab_size, self.max_len)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        speculate: bool = True,
+        on_completion: OnCompletion | None = None,
+    ) -> list[Completion]:
+        """
+        Run the prompts, up to ``max_batch`` at a time, and return one completion each, in order.
+
+        Parameters
+        ----------
+        prompts : sequence of str, chat messages or token ids
+        params : SamplingParams, or one for each prompt
+        speculate : bool
+            False is the target-only arm: the same engine, nothing proposed.
+        on_completion : callable
+            Gets (index, completion) as each request ends.
+
+        Raises
+        ------
+        PromptError, InputError
+            A prompt or a parameter cannot be used; nothing has run then.
+        """
+        rows = [self._row(*pair, speculate) for pair in pair_with_params(prompts, params, self.vocab_size)]
+        index_of = {row.request_id: index for index, row in enumerate(rows)}
+        done: list[Completion | None] = [None] * len(rows)
+        for row in rows:
+            self._decoder.submit(row)
+        try:
+            while any(completion is None for completion in done):
+                for row in self._decoder.step():
+                    if row.finish_reason is not None:
+                        completion = self._completion(row)
+                        done[index_of[row.request_id]] = completion
+                        if on_completion:
+                            on_completion(index_of[row.request_id], completion)
+        except BaseException:
+            for row in rows:
+                self._decoder.cancel(row.request_id)
+            raise
+        return [completion for completion in done if completion is not None]
+
+    def stream(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> Iterator[Completion]:
+        """Yield the completion so far after each round; the last one has its final text and finish reason."""
+        ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
+        row = self._row(prompt, params, speculate)
+        self._decoder.submit(row)
+        try:
+            while row.finish_reason is None:
+                if row in self._decoder.step():
+                    yield self._completion(row)
+        finally:
+            self._decoder.cancel(row.request_id)
+
+    def _row(self, prompt: Prompt, params: SamplingParams, speculate: bool) -> Row:
+        token_ids = self.encode(prompt)
+        self._next_id += 1
+        return Row(
+            request_id=self._next_id,
+            token_ids=token_ids,
+            num_prompt=len(token_ids),
+            params=params,
+            stop=stop_rule(self.tokenizer, params, eos=self._eos, room=self.max_len - len(token_ids)),
+            key=(params.seed, 0),
+            speculate=speculate and self.proposer is not None,
+            submitted_ms=self.now_ms(),
+        )
+
+    def _completion(self, row: Row) -> Completion:
+        return Completion(
+            token_ids=tuple(row.generated),
+            text=row.stop.cut_text(decode_text(self.tokenizer, row.generated)),
+            finish_reason=row.finish_reason or "length",
+            logprobs=None,
+            rounds=tuple(row.rounds),
+            speculation=summarise_rounds(row.rounds, self.num_speculative_tokens) if row.speculate else None,
+            chunks=tuple(row.chunks),
+            num_prompt_tokens=row.num_prompt,
+            error=row.error,
+        )

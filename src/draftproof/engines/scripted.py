@@ -1,0 +1,290 @@
+"""
+A fake engine that ships: the real round around a tabulated target, on a virtual clock. It needs no model and no time.
+
+For trying a study, a policy or a report before the machine is there, and for tests of everything above the engine.
+"""
+
+import copy
+import functools
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from draftproof.decoding.proposers.base import Proposer
+from draftproof.engines.base import Capabilities
+from draftproof.engines.requests import DecoderEngine
+from draftproof.errors import InputError
+from draftproof.sampling.accept import AcceptRule, rejection
+from draftproof.sampling.noise import Noise
+
+VOCAB = 4096
+KEPT_CONTEXTS = 4096
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """
+    What the fake does.
+
+    Attributes
+    ----------
+    seed : int, 0 or more
+        Of the table and of the clock's noise.
+    spread : float, logits
+        Standard deviation of the table's logits.
+    copying : float, logits
+        Extra weight of the token that followed the same token before; prompt lookup lives on it.
+    plain_ms, block_ms, prefill_ms : float, ms
+        Time of a target pass with nothing drafted, of a pass with drafted tokens, and of a prompt token.
+    noise : float, 0 or more
+        Standard deviation of the logarithm of each time.
+    target_bytes, draft_bytes : int, 1 and 0 or more
+        Memory that the fake says it holds for the target, and besides it for speculation.
+    defect : {"none", "block", "not-finite"}
+        "block": in a pass with drafted tokens some rows' laws are wrong. "not-finite": such a pass gives NaN, and so
+        does the plain pass after it, once per request.
+    """
+
+    seed: int = 0
+    spread: float = 0.6
+    copying: float = 2.5
+    plain_ms: float = 40.0
+    block_ms: float = 44.0
+    prefill_ms: float = 0.8
+    noise: float = 0.02
+    target_bytes: int = 2**28
+    draft_bytes: int = 0
+    defect: Literal["none", "block", "not-finite"] = "none"
+
+    def __post_init__(self) -> None:
+        least = {"seed": 0, "spread": 0, "copying": 0, "noise": 0, "draft_bytes": 0, "target_bytes": 1}
+        for name, value in least.items():
+            if not value <= getattr(self, name) < math.inf:
+                raise InputError(f"script.{name} = {getattr(self, name)}: allowed {value} or more")
+        for name in ("plain_ms", "block_ms", "prefill_ms"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"script.{name} = {getattr(self, name)}: allowed above 0")
+
+
+class Table:
+    """The law: a function of the sequence alone."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._base = functools.lru_cache(maxsize=KEPT_CONTEXTS)(self._draw)
+
+    def logits(self, token_ids: Sequence[int]) -> Logits:
+        """Return the logits after a sequence, shape (V,)."""
+        last = token_ids[-1]
+        logits = self._base(token_ids[-2] if len(token_ids) > 1 else 0, last).copy()
+        for place in range(len(token_ids) - 2, -1, -1):
+            if token_ids[place] == last:
+                logits[token_ids[place + 1]] += self._script.copying
+                break
+        return logits
+
+    def _draw(self, before: int, last: int) -> Logits:
+        generator = np.random.default_rng((self._script.seed, before, last))
+        return np.float32(self._script.spread) * generator.standard_normal(VOCAB, dtype=np.float32)
+
+
+class Clock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self, script: Script) -> None:
+        self._noise, self._generator = script.noise, np.random.default_rng(script.seed)
+        self.seconds = 0.0
+
+    def spend(self, ms: float) -> None:
+        """Let about ``ms`` pass."""
+        self.seconds += ms / 1e3 * float(np.exp(self._noise * self._generator.standard_normal()))
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self.seconds
+
+
+class ScriptedTarget:
+    """See `decoding.target.Target`; a slot is a list of tokens."""
+
+    def __init__(self, script: Script, table: Table, clock: Clock, *, num_slots: int, max_len: int) -> None:
+        self.device = torch.device("cpu")
+        self.num_slots, self.max_len = num_slots, max_len
+        self._script, self._table, self._clock = script, table, clock
+        self._slots: list[list[int]] = [[] for _ in range(num_slots)]
+        self._broken = [False] * num_slots
+
+    @property
+    def row_len(self) -> list[int]:
+        """Tokens that each slot holds."""
+        return [len(slot) for slot in self._slots]
+
+    def key_len(self, length: int) -> int:
+        """One view for all lengths."""
+        return self.max_len
+
+    def prefill(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Append tokens."""
+        self._slots[slot].extend(token_ids)
+        self._clock.spend(self._script.prefill_ms * len(token_ids))
+
+    def fork(self, source: int, slot: int, length: int) -> None:
+        """Start a slot with another's first tokens."""
+        self._slots[slot] = self._slots[source][:length]
+
+    def score(self, blocks: Mapping[int, Sequence[int]]) -> Tensor:
+        """Append and return (rows, positions, V) logits."""
+        width = max(map(len, blocks.values()))
+        logits = np.zeros((len(blocks), width, VOCAB), dtype=np.float32)
+        for row, (slot, block) in enumerate(blocks.items()):
+            for place, token_id in enumerate(block):
+                self._slots[slot].append(token_id)
+                logits[row, place] = self._table.logits(self._slots[slot])
+            self._spoil(slot, logits[row], len(block))
+        self._clock.spend(self._script.block_ms if width > 1 else self._script.plain_ms)
+        return torch.from_numpy(logits)
+
+    def _spoil(self, slot: int, logits: Logits, count: int) -> None:
+        if self._script.defect == "block" and count > 1:
+            logits[1:count] = np.roll(logits[1:count], 1, axis=-1)
+        if self._script.defect == "not-finite" and (count > 1 or self._broken[slot]):
+            logits[:count] = np.nan
+            self._broken[slot] = count > 1
+
+    def roll_back(self, slot: int, num_tokens: int) -> None:
+        """Drop the last tokens."""
+        del self._slots[slot][len(self._slots[slot]) - num_tokens :]
+
+    def scrub_tail(self, slot: int) -> None:
+        """Nothing is left behind a list."""
+
+    def release(self, slot: int) -> None:
+        """Empty the slot."""
+        self._slots[slot], self._broken[slot] = [], False
+
+
+class Words:
+    """Text as words: each one, with the space before it, is one token; the id is a hash, so that no list is needed."""
+
+    def __init__(self) -> None:
+        self._word_of: dict[int, str] = {}
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        """Return the ids of a text's words."""
+        return {"input_ids": [self._id(word) for word in text.split()]}
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], **kwargs: Any) -> list[int]:
+        """Return the ids of all messages, one after the other."""
+        return self(" ".join(message["content"] for message in messages))["input_ids"]
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the words; an id that no text had is its number."""
+        return " ".join(self._word_of.get(token_id, str(token_id)) for token_id in token_ids)
+
+    def _id(self, word: str) -> int:
+        token_id = zlib.crc32(word.encode()) % VOCAB
+        self._word_of.setdefault(token_id, word)
+        return token_id
+
+
+class ScriptedEngine(DecoderEngine):
+    """
+    See `engines.base.EngineProtocol`.
+
+    Parameters
+    ----------
+    script : Script
+    proposer : Proposer or None
+    num_speculative_tokens, max_batch, max_len : int
+        As for `Engine`.
+    accept, noise
+        As for `Engine`.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        proposer: Proposer | None = None,
+        num_speculative_tokens: int = 5,
+        max_batch: int = 1,
+        max_len: int = 2048,
+        accept: AcceptRule = rejection,
+        noise: Noise | None = None,
+    ) -> None:
+        self._script = script or Script()
+        self._table = Table(self._script)
+        clock = Clock(self._script)
+        target = ScriptedTarget(self._script, self._table, clock, num_slots=max_batch, max_len=max_len)
+        super().__init__(
+            target,
+            proposer,
+            num_speculative_tokens,
+            Words(),
+            vocab_size=VOCAB,
+            max_len=max_len,
+            eos=frozenset(),
+            accept=accept,
+            noise=noise,
+            clock=clock,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the fake can do."""
+        return Capabilities(
+            name="scripted",
+            claim="bitwise",
+            claim_basis="the law is a table, a function of the sequence alone",
+            max_batch=self._decoder.target.num_slots,
+            max_len=self.max_len,
+            reports_rounds=True,
+            allowed_token_ids=True,
+            score=True,
+            replaceable_rule=True,
+            num_speculative_tokens=self.num_speculative_tokens if self.proposer else None,
+            details={"script": asdict(self._script)},
+        )
+
+    def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """See `EngineProtocol.score`: read from the table."""
+        prompt = list(prompt_token_ids)
+        return np.stack(
+            [
+                np.stack([self._table.logits([*prompt, *tail[:place]]) for place in range(len(tail))])
+                for tail in token_ids
+            ]
+        )
+
+    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "ScriptedEngine":
+        """See `EngineProtocol.sibling`."""
+        return ScriptedEngine(
+            self._script,
+            proposer=copy.copy(self.proposer),
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_batch=max_batch,
+            max_len=max_len,
+            accept=accept or self._decoder.accept,
+            noise=self._decoder.noise,
+        )
+
+    def memory(self) -> dict[str, int | None]:
+        """See `EngineProtocol.memory`; what the script says."""
+        script = self._script
+        return {
+            "target_weights": script.target_bytes,
+            "target_cache": 0,
+            "draft_weights": script.draft_bytes,
+            "draft_cache": 0,
+        }
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,39 @@
+"""What a study did not measure and may not claim, in plain words."""
+
+from draftproof import evidence as ev
+from draftproof.study.plan import Plan
+
+
+def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_prompts: int) -> list[str]:
+    """Say in plain words what was not measured and may not be claimed."""
+    said = []
+    if plan.engine.kind == "scripted":
+        said.append(
+            "The engine is a script: its tokens and its times are made up, and the verdict is about nothing real."
+        )
+    said += [
+        f"Measured on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens; other workloads may differ.",
+        f"Measured at {', '.join(map(str, plan.workload.concurrency))} request(s) at a time; other loads may differ.",
+        "One machine, one process; energy, open-loop arrival and other devices were not measured.",
+        "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm.",
+    ]
+    if arms and arms.target_only.latency.p95.estimate is None:
+        said.append(f"p95 and p99 latency are not estimable from {arms.target_only.latency.n} requests per arm.")
+    if arms and arms.speculative and arms.speculative.acceptance is None:
+        said.append("The engine does not report rounds: acceptance was not measured.")
+    if equivalence.greedy is None:
+        said.append("Greedy identity was not checked, since the measured runs sample.")
+    if equivalence.sampled is None:
+        said.append("The sampled law was not checked.")
+    else:
+        said.append(
+            f"The sampled law was checked on one fixed prompt with {len(plan.sampled.words)} allowed tokens at temperature "
+            f"{plan.sampled.temperature:g}; top-k, top-p and other prompts were not."
+        )
+        said.append(
+            "The exact probabilities come from a pass of the plain model over whole sequences, which rounds differently "
+            "from the engine's own passes."
+        )
+        if not equivalence.sampled.strata:
+            said.append("The engine does not report rounds: tokens were not told apart by their place in the round.")
+    return said
