@@ -12,6 +12,7 @@ from draftproof.decoding.proposers.base import Proposal, ProposerContext, point_
 from draftproof.decoding.shapes import measure_shapes
 from draftproof.decoding.stopping import StopRule
 from draftproof.request import SamplingParams
+from draftproof.sampling.draw import draw_alone
 from draftproof.sampling.noise import KeyedNoise
 
 VOCAB = 64
@@ -65,6 +66,7 @@ def make_decoder(model, proposer=None, k: int = 4, slots: int = 1, max_len: int 
     target = CachedModel(model, num_slots=slots, max_len=max_len, block=k + 1)
     measure_shapes(target)
     noise = parts.setdefault("noise", KeyedNoise())
+    draw = parts.pop("draw", draw_alone)
     if proposer is not None:
         proposer.bind(
             ProposerContext(
@@ -74,6 +76,7 @@ def make_decoder(model, proposer=None, k: int = 4, slots: int = 1, max_len: int 
                 vocab_size=target.vocab_size,
                 device=model.device,
                 noise=noise,
+                draw=draw,
             )
         )
     return Decoder(target, proposer, k, **parts)

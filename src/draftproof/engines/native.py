@@ -15,15 +15,18 @@ from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.shapes import any_shapes, measure_shapes
 from draftproof.engines.base import Capabilities
 from draftproof.engines.load import load_model, tokenizers_differ
-from draftproof.engines.pack import pack_linears
+from draftproof.engines.pack import PackedLinear, pack_linears
 from draftproof.engines.prompts import eos_token_ids
 from draftproof.engines.requests import DecoderEngine
 from draftproof.engines.teacher import teacher_forced_logits
 from draftproof.errors import InputError, ModelError
 from draftproof.sampling.accept import AcceptRule, rejection
+from draftproof.sampling.coupled import coupled
+from draftproof.sampling.draw import draw_alone, draw_shared
 from draftproof.sampling.noise import Noise
 
 MAX_SPECULATIVE_TOKENS = 15
+VERIFICATIONS = {"rejection": (rejection, draw_alone), "coupled": (coupled, draw_shared)}
 
 
 class Engine(DecoderEngine):
@@ -46,7 +49,9 @@ class Engine(DecoderEngine):
     numerics : {"bitwise", "fast"}
         "bitwise" runs passes of one measured shape class, so that greedy output does not depend on speculation or
         batch; "fast" takes any pass and claims identity up to ties only.
-    verification : {"rejection"}
+    verification : {"rejection", "coupled"}
+        "rejection" accepts with probability min(1, target / draft), the most that keeps the law; "coupled" gives the same
+        tokens for a seed with speculation on or off, and accepts a little less of a draft model.
     accept, noise, take_back
         Parts of the round that a verifier may replace one at a time.
 
@@ -66,8 +71,8 @@ class Engine(DecoderEngine):
         max_batch: int = 1,
         max_len: int = 2048,
         numerics: Literal["bitwise", "fast"] = "bitwise",
-        verification: Literal["rejection"] = "rejection",
-        accept: AcceptRule = rejection,
+        verification: Literal["rejection", "coupled"] = "rejection",
+        accept: AcceptRule | None = None,
         noise: Noise | None = None,
         take_back: RollBack = roll_back,
     ) -> None:
@@ -81,8 +86,8 @@ class Engine(DecoderEngine):
             raise InputError(f"max_len = {max_len}: allowed 2 or more")
         if numerics not in ("bitwise", "fast"):
             raise InputError(f"numerics = {numerics!r}: allowed 'bitwise' or 'fast'")
-        if verification != "rejection":
-            raise InputError(f"verification = {verification!r}: allowed 'rejection'")
+        if verification not in VERIFICATIONS:
+            raise InputError(f"verification = {verification!r}: allowed 'rejection' or 'coupled'")
         limit = getattr(model.config, "max_position_embeddings", None)
         max_len = min(max_len, int(limit)) if limit else max_len
         self._target = CachedModel(model, num_slots=max_batch, max_len=max_len, block=num_speculative_tokens + 1)
@@ -96,10 +101,12 @@ class Engine(DecoderEngine):
             vocab_size=self._target.vocab_size,
             max_len=max_len,
             eos=eos_token_ids(model, tokenizer),
-            accept=accept,
+            accept=accept or VERIFICATIONS[verification][0],
             noise=noise,
+            draw=VERIFICATIONS[verification][1],
             take_back=take_back,
         )
+        self.verification = verification
 
     @classmethod
     def from_pretrained(
@@ -174,6 +181,7 @@ class Engine(DecoderEngine):
                 "shape_class": measured.describe(),
                 "dtype": str(self._target.dtype).removeprefix("torch."),
                 "device": str(self._target.device),
+                "packed_weights": any(isinstance(module, PackedLinear) for module in self._target.model.modules()),
                 "attention": self._target.model.config._attn_implementation,
             },
         )
@@ -192,6 +200,7 @@ class Engine(DecoderEngine):
             max_batch=max_batch,
             max_len=max_len,
             numerics=self.numerics,
+            verification=self.verification,
             accept=accept or self._decoder.accept,
             noise=self._decoder.noise,
             take_back=self._decoder.take_back,

@@ -11,6 +11,7 @@ from draftproof.engines.base import OnCompletion
 from draftproof.engines.prompts import decode_text, encode_prompt, pair_with_params, stop_rule
 from draftproof.records import Completion, summarise_rounds
 from draftproof.request import Prompt, SamplingParams
+from draftproof.sampling.draw import Drawing, draw_alone
 from draftproof.sampling.noise import KeyedNoise, Noise
 
 
@@ -32,6 +33,8 @@ class DecoderEngine:
         Longest sequence in tokens, prompt included.
     eos : frozenset of int
     noise : Noise or None
+    draw : Drawing
+        How the proposer draws.
     **parts
         As for `Decoder`.
     """
@@ -47,6 +50,7 @@ class DecoderEngine:
         max_len: int,
         eos: frozenset[int],
         noise: Noise | None = None,
+        draw: Drawing = draw_alone,
         **parts: Any,
     ) -> None:
         noise = noise or KeyedNoise()
@@ -59,6 +63,7 @@ class DecoderEngine:
                     vocab_size=vocab_size,
                     device=target.device,
                     noise=noise,
+                    draw=draw,
                 )
             )
         self._decoder = Decoder(target, proposer, num_speculative_tokens, noise=noise, **parts)

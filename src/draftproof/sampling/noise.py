@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 Array = npt.NDArray[np.uint64]
+# SplitMix64's constants; torch has no unsigned arithmetic, and these wrap to the same bits
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
 class Purpose(IntEnum):
@@ -23,6 +26,7 @@ class Purpose(IntEnum):
     ACCEPT = 2
     CORRECTION = 3
     TARGET = 4
+    SHARED = 5
 
 
 class Noise(Protocol):
@@ -48,6 +52,25 @@ class Noise(Protocol):
         """
         ...
 
+    def exponential(
+        self, keys: Sequence[tuple[int, int]], positions: Sequence[int], count: int, size: int, device: torch.device
+    ) -> Tensor:
+        """
+        Return one exponential number for each row, position and token of the vocabulary.
+
+        Parameters
+        ----------
+        keys, positions, count
+            As for `uniform`.
+        size : int
+            V.
+
+        Returns
+        -------
+        Tensor, shape (B, count, V), float64, above 0
+        """
+        ...
+
 
 class KeyedNoise:
     """
@@ -67,13 +90,29 @@ class KeyedNoise:
         self, keys: Sequence[tuple[int, int]], positions: Sequence[int], purpose: Purpose, count: int
     ) -> Tensor:
         """See `Noise.uniform`."""
-        key = np.array(keys, dtype=np.uint64).reshape(len(keys), 2)
-        place = np.array(positions, dtype=np.uint64)[:, None] + np.arange(count, dtype=np.uint64)[None]
-        state = _mix(key[:, :1])
-        state = _mix(state ^ _mix(key[:, 1:] + np.uint64(0x51)))
-        state = _mix(state ^ _mix(place + np.uint64(0xA7)))
-        state = _mix(state ^ _mix(np.array([int(purpose)], dtype=np.uint64)))
+        state = _states(keys, positions, purpose, count)
         return torch.from_numpy((state >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+    def exponential(
+        self, keys: Sequence[tuple[int, int]], positions: Sequence[int], count: int, size: int, device: torch.device
+    ) -> Tensor:
+        """See `Noise.exponential`: minus the logarithm of the middles of 2**52 equal parts of (0, 1)."""
+        start = torch.from_numpy(_states(keys, positions, Purpose.SHARED, count).view(np.int64)).to(device)
+        # a SplitMix64 stream for each key: the state grows by the golden number from token to token
+        stream = start[..., None] + torch.arange(size, device=device) * GOLDEN
+        bits = _mix_in_place(stream).bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1)
+        return bits.to(torch.float64).add_(0.5).mul_(2.0**-52).log_().neg_()
+
+
+def _states(
+    keys: Sequence[tuple[int, int]], positions: Sequence[int], purpose: Purpose, count: int
+) -> npt.NDArray[np.uint64]:
+    key = np.array(keys, dtype=np.uint64).reshape(len(keys), 2)
+    place = np.array(positions, dtype=np.uint64)[:, None] + np.arange(count, dtype=np.uint64)[None]
+    state = _mix(key[:, :1])
+    state = _mix(state ^ _mix(key[:, 1:] + np.uint64(0x51)))
+    state = _mix(state ^ _mix(place + np.uint64(0xA7)))
+    return _mix(state ^ _mix(np.array([int(purpose)], dtype=np.uint64)))
 
 
 def _mix(value: Array) -> Array:
@@ -81,3 +120,21 @@ def _mix(value: Array) -> Array:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
+
+
+def _mix_in_place(value: Tensor) -> Tensor:
+    """Mix as `_mix` does, on a device and without temporaries that the size of a vocabulary would make costly."""
+    shifted = torch.empty_like(value)
+
+    def shift_in(bits: int) -> None:
+        torch.bitwise_right_shift(value, bits, out=shifted)
+        # the shift is arithmetic: clear what it drew in from the sign
+        value.bitwise_xor_(shifted.bitwise_and_((1 << (64 - bits)) - 1))
+
+    value.add_(GOLDEN)
+    shift_in(30)
+    value.mul_(MULTIPLIERS[0])
+    shift_in(27)
+    value.mul_(MULTIPLIERS[1])
+    shift_in(31)
+    return value

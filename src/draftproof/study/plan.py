@@ -52,6 +52,7 @@ class SpeculationPlan(Table):
     num_speculative_tokens: int = Field(default=5, ge=1, le=15)
     prompt_lookup_min: int = Field(default=1, ge=1)
     prompt_lookup_max: int = Field(default=4, ge=1)
+    verification: Literal["rejection", "coupled"] = "rejection"
 
     @model_validator(mode="after")
     def _consistent(self) -> "SpeculationPlan":
@@ -105,11 +106,11 @@ class SampledPlan(Table):
     prompt: str = "red green blue red green red blue blue green red blue green red green blue green"
     words: tuple[str, ...] = (" red", " green", " blue", " black", " white", " yellow", " brown", " orange")
     temperature: float = Field(default=1.0, gt=0, le=100)
-    sequences: int = Field(default=400, ge=100)
+    sequences: int = Field(default=800, ge=100)
     tokens: int = Field(default=8, ge=2, le=64)
     batch: int = Field(default=32, ge=1)
-    delta: float = Field(default=0.08, gt=0, lt=1)
-    delta_stratum: float = Field(default=0.25, gt=0, lt=1)
+    delta: float = Field(default=0.05, gt=0, lt=1)
+    delta_stratum: float = Field(default=0.2, gt=0, lt=1)
     control_sequences: int = Field(default=120, ge=50)
     alpha_fail: float = Field(default=1e-3, gt=0, lt=0.5)
     alpha_eq: float = Field(default=0.05, gt=0, lt=0.5)
@@ -136,6 +137,8 @@ class Plan(Table):
             raise ValueError(
                 f"proposer 'draft-model' does not run on engine '{self.engine.kind}'; allowed: prompt-lookup"
             )
+        if self.engine.kind != "native" and self.speculation.verification == "coupled":
+            raise ValueError(f"verification 'coupled' does not run on engine '{self.engine.kind}'; allowed: rejection")
         if self.engine.kind == "hf" and self.speculation.prompt_lookup_min != 1:
             raise ValueError("engine 'hf' looks up n-grams from 1 token on; set prompt_lookup_min = 1")
         if self.engine.kind == "hf" and max(self.workload.concurrency) > 1:

@@ -103,7 +103,8 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     stopped = _smoke(records)
     usable = [record for record in records if not record["error"]]
 
-    greedy = compare_greedy(engine, usable, encoded, repeated) if params.is_greedy else None
+    same_tokens = params.is_greedy or plan.speculation.verification == "coupled"
+    greedy = compare_greedy(engine, usable, encoded, repeated) if same_tokens else None
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
     if design and stopped is None:

@@ -52,6 +52,7 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
         max_batch=max(plan.workload.concurrency),
         max_len=max_len,
         numerics=table.numerics,
+        verification=speculation.verification,
     )
 
 

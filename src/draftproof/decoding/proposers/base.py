@@ -8,6 +8,7 @@ import torch
 
 from draftproof.decoding.batch import Row
 from draftproof.sampling.accept import Proposal
+from draftproof.sampling.draw import Drawing, draw_alone
 from draftproof.sampling.noise import Noise
 
 __all__ = ["Proposal", "Proposer", "ProposerContext", "point_masses"]
@@ -30,7 +31,9 @@ class ProposerContext:
         Rows of the target's logits; a proposed id must be below it.
     device : torch.device
     noise : Noise
-        Where a proposer that draws takes its random numbers: purpose DRAFT, the row's key, the token's position.
+        Where a proposer that draws takes its random numbers.
+    draw : Drawing
+        How a proposer draws: from a law, the row's key and the token's position (``row.num_generated`` + place).
     """
 
     num_slots: int
@@ -39,6 +42,7 @@ class ProposerContext:
     vocab_size: int
     device: torch.device
     noise: Noise
+    draw: Drawing = draw_alone
 
 
 @runtime_checkable

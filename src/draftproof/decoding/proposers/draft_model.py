@@ -11,9 +11,7 @@ from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.decoding.shapes import measure_shapes
 from draftproof.errors import ModelError
-from draftproof.sampling.draw import draw
 from draftproof.sampling.law import token_law
-from draftproof.sampling.noise import Purpose
 
 CATCH_UP = 2
 
@@ -74,7 +72,7 @@ class DraftModel:
             law = token_law(self._fit(final, vocab_size).to(device)[:, None], [rows[index].params for index in active])
             keys = [rows[index].key for index in active]
             places = [rows[index].num_generated + step for index in active]
-            drawn = draw(law[:, 0], self._context.noise.uniform(keys, places, Purpose.DRAFT, 1)[:, 0])
+            drawn = self._context.draw(law[:, 0], keys, places, self._context.noise)
             token_ids[active, step], probs[active, step] = drawn, law[:, 0]
             for index, token_id in zip(active, drawn.tolist(), strict=True):
                 feeds[index] = [token_id]
