@@ -26,6 +26,8 @@ class Round:
         Tokens that entered the output (after EOS, stop and length were applied).
     propose_ms, score_ms : float, ms, monotonic clock
         The whole batch's time in the proposer and in the target's pass.
+    draft_error : str or None
+        Why this round's draft was dropped, when the proposer failed.
     """
 
     num_proposed: int
@@ -34,6 +36,7 @@ class Round:
     emitted: int
     propose_ms: float
     score_ms: float
+    draft_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,10 @@ class Completion:
         Decoded without special tokens, cut before a stop string.
     finish_reason : {"stop", "length", "error"}
     logprobs : tuple of float, or None
-        The target's raw log-softmax at each generated token, in order. None where the engine does not report it.
+        The log-probability of each generated token, in order: of the target's raw logits, or of the law that was sampled
+        where the request asked for that. None where the request did not ask, or the engine does not report it.
+    top_logprobs : tuple of dict (token id to log-probability), or None
+        The most likely tokens at each generated one's place, the likeliest first.
     rounds : tuple of Round
         Empty where the engine does not report rounds.
     speculation : SpeculationMetrics or None
@@ -97,6 +103,7 @@ class Completion:
     chunks: tuple[Chunk, ...]
     num_prompt_tokens: int
     error: str | None = None
+    top_logprobs: tuple[dict[int, float], ...] | None = None
 
     @property
     def latency_ms(self) -> float | None:

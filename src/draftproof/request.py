@@ -1,13 +1,29 @@
 """What a request asks for. Knows nothing about models, tokenizers or engines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from draftproof.errors import InputError
 
 FinishReason = Literal["stop", "length", "error"]
+
+REFUSED = {
+    "typical_p": "typical sampling has no exact rule here; use top_p or min_p",
+    "echo": "the prompt is not repeated in the output; put it before the text yourself",
+    "num_beams": "beam search keeps several sequences and is not speculative decoding",
+    "best_of": "choosing among completions changes their law; use n",
+}
 
 Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 """Text, token ids, or chat messages with ``role`` and ``content``."""
@@ -29,14 +45,37 @@ class SamplingParams(BaseModel):
         Keep the k most likely tokens (and what ties with the last of them); 0 keeps all.
     top_p : float, (0, 1]
         Keep the most likely tokens whose probabilities reach this sum.
+    min_p : float, [0, 1]
+        Drop tokens less likely than this times the most likely one's probability.
+    repetition_penalty : float, above 0
+        Divide the positive and multiply the negative logits of tokens in prompt and output by it; 1 changes nothing.
+    presence_penalty, frequency_penalty : float, -2 to 2
+        Subtracted from the logits of generated tokens, once, and once for each time.
+    logit_bias : dict of int to float
+        Added to these tokens' logits.
+    bad_words_ids : tuple of tuples of int
+        Token sequences that may not be generated.
     seed : int, 0 or more
         Same request, seed and engine settings: same tokens.
+    n : int, 1 to 128
+        Completions of the prompt; they come next to each other and differ in their random numbers.
+    min_tokens : int, 0 or more
+        No end (EOS, stop token, stop string) before so many generated tokens.
     stop : tuple of str
         The text ends before the first of these.
+    stop_token_ids : tuple of int
+        Tokens that end the request, besides EOS; they stay in the output's token ids.
     ignore_eos : bool
         Do not end at the model's end-of-sequence token.
     allowed_token_ids : tuple of int, or None
         The only tokens that may be generated.
+    logits_processors : tuple of callables
+        Each as transformers' LogitsProcessor: (input ids (1, n), scores (1, V)) to scores (1, V). It is asked for every
+        position of a block, drafted tokens included, so it must be a function of what it is given.
+    logprobs : int, 0 to 100, or None
+        Report each generated token's log-probability, and that of so many most likely ones.
+    logprobs_mode : {"raw", "processed"}
+        Of the target's logits as they are, or of the law that was sampled.
 
     Raises
     ------
@@ -45,7 +84,8 @@ class SamplingParams(BaseModel):
 
     Notes
     -----
-    The order is that of transformers: allowed ids, temperature, top-k, top-p.
+    The order is that of transformers: bias, penalties, bad words, minimum length, allowed ids, processors, temperature,
+    top-k, top-p, min-p.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,12 +94,26 @@ class SamplingParams(BaseModel):
     temperature: float = Field(default=1.0, ge=0.0, le=100.0, allow_inf_nan=False)
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0, allow_inf_nan=False)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0, allow_inf_nan=False)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, allow_inf_nan=False)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, allow_inf_nan=False)
+    logit_bias: dict[NonNegativeInt, FiniteFloat] = Field(default_factory=dict)
+    bad_words_ids: tuple[tuple[NonNegativeInt, ...], ...] = ()
     seed: int = Field(default=0, ge=0, lt=2**63)
+    n: int = Field(default=1, ge=1, le=128)
+    min_tokens: int = Field(default=0, ge=0)
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[NonNegativeInt, ...] = ()
     ignore_eos: bool = False
     allowed_token_ids: tuple[int, ...] | None = None
+    logits_processors: tuple[Callable[..., Any], ...] = ()
+    logprobs: int | None = Field(default=None, ge=0, le=100)
+    logprobs_mode: Literal["raw", "processed"] = "raw"
 
     def __init__(self, **values: Any) -> None:
+        for name in values.keys() & REFUSED.keys():
+            raise InputError(f"sampling parameters: '{name}' is refused: {REFUSED[name]}")
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -83,6 +137,19 @@ class SamplingParams(BaseModel):
         if value is not None and (not value or min(value) < 0):
             raise ValueError("give at least one id, none below 0")
         return value
+
+    @field_validator("bad_words_ids")
+    @classmethod
+    def _no_empty_word(cls, value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        if not all(value):
+            raise ValueError("a bad word has no tokens; give at least one")
+        return value
+
+    @model_validator(mode="after")
+    def _can_end(self) -> "SamplingParams":
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens = {self.min_tokens} is above max_tokens = {self.max_tokens}; lower it")
+        return self
 
     @property
     def is_greedy(self) -> bool:

@@ -35,7 +35,7 @@ def test_a_stop_string_is_found_at_its_first_end(truth, offset, size):
     row = make_row(PROMPT, 30, stop=(stop,))
     assert run(make_decoder(tiny_llama(), perfect(truth), K), row) == [truth[:end]]
     assert row.finish_reason == "stop"
-    assert stop not in row.stop.cut_text(letters(row.generated))
+    assert stop not in row.stop.text(row.generated)
 
 
 @pytest.mark.parametrize("max_tokens", range(1, K + 4))

@@ -147,20 +147,3 @@ def test_a_request_with_the_prompt_of_a_running_one_equals_its_solo_run():
         decoder.submit(rows[1])
         decoder.run()
         assert rows[1].generated == solo
-
-
-def test_a_proposer_that_raises_leaves_the_decoder_usable():
-    model = tiny_llama()
-
-    def fail(row, limit):
-        raise RuntimeError("draft failed")
-
-    decoder = make_decoder(model, Scripted(fail), slots=2)
-    decoder.submit(make_row(PROMPTS[0]))
-    with pytest.raises(RuntimeError, match="draft failed"):
-        decoder.step()
-    decoder.proposer = None
-    assert run(decoder, make_row(PROMPTS[0], 12), make_row(PROMPTS[1], 12)) == [
-        judge(model, PROMPTS[0], 12),
-        judge(model, PROMPTS[1], 12),
-    ]

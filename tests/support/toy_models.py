@@ -92,9 +92,12 @@ def make_row(prompt: Sequence[int], max_tokens: int = 24, request_id: int = 0, *
         token_ids=list(prompt),
         num_prompt=len(prompt),
         params=params,
-        stop=StopRule(max_tokens=max_tokens, eos_token_ids=frozenset(eos), stop=stop, decode=letters),
+        stop=StopRule(
+            max_tokens=max_tokens, min_tokens=params.min_tokens, end_token_ids=frozenset(eos), stop=stop, decode=letters
+        ),
         key=(params.seed, 0),
         speculate=speculate,
+        processors=params.logits_processors,
         submitted_ms=0.0,
     )
 

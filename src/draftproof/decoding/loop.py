@@ -17,17 +17,21 @@ nothing proposed. Token ids in, token ids out: text, models' names and verdicts 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
+from draftproof.decoding.proposers.check import ask
 from draftproof.decoding.target import Target
 from draftproof.records import Chunk, NextToken, Round
 from draftproof.sampling.accept import AcceptRule, rejection
 from draftproof.sampling.law import token_law
 from draftproof.sampling.noise import KeyedNoise, Noise
 
+MAX_DRAFT_FAILURES = 16
 RollBack = Callable[[Target, int, int], None]
 
 
@@ -52,6 +56,11 @@ class Decoder:
         plants one defect at a time.
     clock : callable
         Seconds, monotonic.
+
+    Attributes
+    ----------
+    draft_stopped : str or None
+        Why nothing is drafted any more: the proposer failed too often.
     """
 
     def __init__(
@@ -70,6 +79,8 @@ class Decoder:
         self._clock = clock
         self._queue: deque[Row] = deque()
         self._free = list(range(target.num_slots))[::-1]
+        self._draft_failures, self._draft_errors = 0, dict[int, str]()
+        self.draft_stopped: str | None = None
         self.rows: list[Row] = []
 
     def now_ms(self) -> float:
@@ -96,45 +107,31 @@ class Decoder:
             if not rows:
                 return []
             start = self.now_ms()
-            proposal = self._propose(rows)
+            proposal, drafts = self._propose(rows)
             proposed = self.now_ms()
-            drafts = [
-                tokens[:count]
-                for tokens, count in zip(proposal.token_ids.tolist(), proposal.num_tokens.tolist(), strict=True)
-            ]
             logits = self.target.score(
                 {_slot(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
             )
-            finite = logits.isfinite().all(-1).tolist()
-            law = token_law(logits[:, : proposal.token_ids.shape[1] + 1], [row.params for row in rows])
-            decision = self.accept(
-                law, proposal, [row.key for row in rows], [row.num_generated for row in rows], self.noise
-            )
-            accepted, next_token_ids = decision.num_accepted.tolist(), decision.next_token_ids.tolist()
+            outcomes = self._decide(rows, drafts, proposal, logits)
             scored = self.now_ms()
         except BaseException:
             # nobody's tokens were committed: free the slots, so that the decoder is usable for the next requests
             for row in list(self.rows):
                 self._leave(row)
             raise
-        for index, row in enumerate(rows):
-            draft, count = drafts[index], accepted[index]
-            self.take_back(self.target, _slot(row), len(draft) - count)
-            if not all(finite[index][: len(draft) + 1]):
-                self.target.scrub_tail(_slot(row))
-            if not all(finite[index][: count + 1]):
-                self._not_finite(row, draft, count)
+        for row, draft, outcome in zip(rows, drafts, outcomes, strict=True):
+            emitted = self._commit(row, draft, outcome)
+            if emitted is None:
                 continue
-            next_token: NextToken = "correction" if count < len(draft) else "bonus" if draft else "target"
-            emitted = row.commit([*draft[:count], next_token_ids[index]])
             row.rounds.append(
                 Round(
                     num_proposed=len(draft),
-                    num_accepted=count,
-                    next_token=next_token if emitted == count + 1 else None,
+                    num_accepted=outcome.num_accepted,
+                    next_token=outcome.source(len(draft)) if emitted == outcome.num_accepted + 1 else None,
                     emitted=emitted,
                     propose_ms=proposed - start,
                     score_ms=scored - proposed,
+                    draft_error=self._draft_errors.get(row.request_id),
                 )
             )
             row.chunks.append(Chunk(num_tokens=emitted, at_ms=scored - row.submitted_ms))
@@ -147,11 +144,64 @@ class Decoder:
         while self._queue or self.rows:
             self.step()
 
-    def _propose(self, rows: Sequence[Row]) -> Proposal:
+    def _propose(self, rows: Sequence[Row]) -> tuple[Proposal, list[list[int]]]:
+        """Return the proposal, without what is wrong in it, and its tokens as lists."""
+        self._draft_errors = {}
         limits = [self._limit(row) for row in rows]
-        if self.proposer is None or not any(limits):
-            return point_masses([[] for _ in rows], self.target.device)
-        return self.proposer.propose(rows, limits)
+        if self.proposer is None or self.draft_stopped or not any(limits):
+            return point_masses([[] for _ in rows], self.target.device), [[] for _ in rows]
+        checked = ask(self.proposer, rows, limits, self.target.vocab_size, self.target.device)
+        for index, reason in checked.problems.items():
+            self._draft_errors[rows[index].request_id] = reason
+            self._draft_failures += 1
+            if self._draft_failures >= MAX_DRAFT_FAILURES:
+                self.draft_stopped = f"drafting stopped after {MAX_DRAFT_FAILURES} failures; the last: {reason}"
+        return checked.proposal, checked.drafts
+
+    def _decide(
+        self, rows: Sequence[Row], drafts: Sequence[list[int]], proposal: Proposal, logits: Tensor
+    ) -> list["_Outcome"]:
+        prefixes = [row.prefix(draft) for row, draft in zip(rows, drafts, strict=True)]
+        law = token_law(logits[:, : proposal.token_ids.shape[1] + 1], [row.params for row in rows], prefixes)
+        keys, positions = [row.key for row in rows], [row.num_generated for row in rows]
+        decision = self.accept(law, proposal, keys, positions, self.noise)
+        accepted, next_token_ids = decision.num_accepted.tolist(), decision.next_token_ids.tolist()
+        finite, has_law = logits.isfinite().all(-1).tolist(), law.any(-1).tolist()
+        return [
+            _Outcome(
+                num_accepted=accepted[index],
+                next_token_id=next_token_ids[index],
+                has_next=has_law[index][accepted[index]],
+                all_finite=all(finite[index][: len(drafts[index]) + 1]),
+                read_finite=all(finite[index][: accepted[index] + 1]),
+                logits=logits[index],
+                law=law[index],
+                problem=prefixes[index].problem,
+            )
+            for index in range(len(rows))
+        ]
+
+    def _commit(self, row: Row, draft: list[int], outcome: "_Outcome") -> int | None:
+        """Append what was decided and take the rest back; return how many tokens stayed, None if the round gave none."""
+        count = outcome.num_accepted
+        self.take_back(self.target, _slot(row), len(draft) - count)
+        if not outcome.all_finite:
+            self.target.scrub_tail(_slot(row))
+        if not outcome.read_finite:
+            self._not_finite(row, draft, count)
+            return None
+        tokens = [*draft[:count], outcome.next_token_id]
+        if not outcome.has_next:
+            # nothing may follow: what was accepted stays, and the next round finds the dead end at its start
+            tokens.pop()
+            self.target.roll_back(_slot(row), 1)
+            if not tokens:
+                row.finish_reason, row.error = "error", outcome.problem
+                return None
+        emitted = row.commit(tokens)
+        if row.params.logprobs is not None:
+            row.report_logprobs(outcome.logits[:emitted], outcome.law[:emitted])
+        return emitted
 
     def _limit(self, row: Row) -> int:
         """
@@ -201,6 +251,26 @@ class Decoder:
         self._free.append(slot)
         row.slot = None
         self.rows = [other for other in self.rows if other is not row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What a round decided for one row; ``logits`` and ``law`` have shape (T, V)."""
+
+    num_accepted: int
+    next_token_id: int
+    has_next: bool
+    all_finite: bool
+    read_finite: bool
+    logits: Tensor
+    law: Tensor
+    problem: str | None
+
+    def source(self, num_proposed: int) -> NextToken:
+        """Say where the next token came from."""
+        if self.num_accepted < num_proposed:
+            return "correction"
+        return "bonus" if num_proposed else "target"
 
 
 def _slot(row: Row) -> int:

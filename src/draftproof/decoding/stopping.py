@@ -17,17 +17,19 @@ class StopRule:
     ----------
     max_tokens : int
         Generated tokens at most, the context limit included.
-    eos_token_ids : frozenset of int
-        Empty when EOS is to be ignored.
-    stop : tuple of str
     decode : callable, token ids to text
-        Needed only for stop strings.
+    end_token_ids : frozenset of int
+        EOS, unless it is to be ignored, and the request's stop tokens.
+    min_tokens : int
+        A stop string before so many generated tokens does not count; end tokens are banned by the law.
+    stop : tuple of str
     """
 
     max_tokens: int
-    eos_token_ids: frozenset[int] = frozenset()
+    decode: Decode
+    end_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
-    decode: Decode | None = None
 
     def cut(self, generated: Sequence[int], new: Sequence[int]) -> tuple[list[int], FinishReason | None]:
         """
@@ -38,20 +40,22 @@ class StopRule:
         kept = list(new[: self.max_tokens - len(generated)])
         reason: FinishReason | None = "length" if len(generated) + len(kept) >= self.max_tokens else None
         for index, token_id in enumerate(kept):
-            if token_id in self.eos_token_ids:
+            if token_id in self.end_token_ids:
                 kept, reason = kept[: index + 1], "stop"
                 break
-        if self.stop and self.decode is not None and self._find(self.decode([*generated, *kept])) is not None:
+        if self.stop and self._find([*generated, *kept]) is not None:
             for end in range(1, len(kept) + 1):
-                if self._find(self.decode([*generated, *kept[:end]])) is not None:
+                if self._find([*generated, *kept[:end]]) is not None:
                     return kept[:end], "stop"
         return kept, reason
 
-    def cut_text(self, text: str) -> str:
-        """Return the text before the first stop string."""
-        at = self._find(text)
-        return text if at is None else text[:at]
+    def text(self, generated: Sequence[int]) -> str:
+        """Return the text of all generated tokens, before the first stop string that counts."""
+        return self.decode(generated)[: self._find(generated)]
 
-    def _find(self, text: str) -> int | None:
-        found = [at for at in (text.find(stop) for stop in self.stop) if at >= 0]
-        return min(found, default=None)
+    def _find(self, generated: Sequence[int]) -> int | None:
+        """Return where the first stop string begins that no token below the minimum completes."""
+        text = self.decode(generated)
+        floor = len(self.decode(generated[: self.min_tokens - 1])) if self.min_tokens > 1 else 0
+        found = [text.find(stop, max(0, floor - len(stop) + 1)) for stop in self.stop]
+        return min((at for at in found if at >= 0), default=None)

@@ -16,6 +16,8 @@ class Target(Protocol):
     device : torch.device
         Where its logits are.
     num_slots : int
+    vocab_size : int
+        V, rows of its logits.
     row_len : sequence of int
         Tokens that each slot holds.
     """
@@ -25,6 +27,9 @@ class Target(Protocol):
 
     @property
     def num_slots(self) -> int: ...  # noqa: D102
+
+    @property
+    def vocab_size(self) -> int: ...  # noqa: D102
 
     @property
     def row_len(self) -> Sequence[int]: ...  # noqa: D102

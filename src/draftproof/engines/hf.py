@@ -16,7 +16,12 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from draftproof.decoding.stopping import StopRule
 from draftproof.engines.base import Capabilities, OnCompletion
 from draftproof.engines.load import load_model
-from draftproof.engines.prompts import decode_text, encode_prompt, eos_token_ids, pair_with_params, stop_rule
+from draftproof.engines.prompts import (
+    encode_prompt,
+    eos_token_ids,
+    pair_with_params,
+    stop_rule,
+)
 from draftproof.engines.teacher import teacher_forced_logits
 from draftproof.errors import InputError, ModelError, NumericsError
 from draftproof.records import Chunk, Completion
@@ -244,7 +249,7 @@ class HfEngine:
         assert committed.finish_reason is not None
         return Completion(
             token_ids=tuple(committed.token_ids),
-            text=stop.cut_text(decode_text(self.tokenizer, committed.token_ids)),
+            text=stop.text(committed.token_ids),
             finish_reason=committed.finish_reason,
             logprobs=None,
             rounds=(),
@@ -265,7 +270,7 @@ class HfEngine:
                 "max_matching_ngram_size": self.prompt_lookup_max,
             }
         config: GenerationConfig = REQUEST_CONFIG(
-            max_new_tokens=stop.max_tokens, eos_token_id=sorted(stop.eos_token_ids) or None, **options
+            max_new_tokens=stop.max_tokens, eos_token_id=sorted(stop.end_token_ids) or None, **options
         )
         return config
 

@@ -10,6 +10,39 @@ from draftproof.decoding.stopping import StopRule
 from draftproof.errors import InputError, PromptError
 from draftproof.request import Prompt, SamplingParams
 
+PLAIN = SamplingParams().model_dump()
+ENGINE_SPECIFIC = frozenset(
+    {
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "bad_words_ids",
+        "min_tokens",
+        "n",
+        "logits_processors",
+        "logprobs",
+        "logprobs_mode",
+    }
+)
+
+
+def refuse(params: SamplingParams, unsupported: frozenset[str], engine: str) -> None:
+    """
+    See that a request asks for nothing that an engine would ignore.
+
+    Raises
+    ------
+    InputError
+        It does; the message names what.
+    """
+    asked = [name for name in sorted(unsupported) if getattr(params, name) != PLAIN[name]]
+    if asked:
+        raise InputError(
+            f"{', '.join(asked)} cannot be honoured by engine '{engine}'; leave out, or use another engine"
+        )
+
 
 def pair_with_params(
     prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams], vocab_size: int
@@ -108,7 +141,8 @@ def stop_rule(
     """
     return StopRule(
         max_tokens=min(params.max_tokens, room),
-        eos_token_ids=frozenset() if params.ignore_eos else eos,
+        end_token_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos),
+        min_tokens=params.min_tokens,
         stop=params.stop,
         decode=partial(decode_text, tokenizer),
     )

@@ -8,7 +8,7 @@ from draftproof.decoding.loop import Decoder
 from draftproof.decoding.proposers.base import Proposer, ProposerContext
 from draftproof.decoding.target import Target
 from draftproof.engines.base import OnCompletion
-from draftproof.engines.prompts import decode_text, encode_prompt, pair_with_params, stop_rule
+from draftproof.engines.prompts import encode_prompt, pair_with_params, stop_rule
 from draftproof.records import Completion, summarise_rounds
 from draftproof.request import Prompt, SamplingParams
 from draftproof.sampling.draw import Drawing, draw_alone
@@ -89,7 +89,7 @@ class DecoderEngine:
         on_completion: OnCompletion | None = None,
     ) -> list[Completion]:
         """
-        Run the prompts, up to ``max_batch`` at a time, and return one completion each, in order.
+        Run the prompts, up to ``max_batch`` at a time, and return ``n`` completions each, in order.
 
         Parameters
         ----------
@@ -105,7 +105,8 @@ class DecoderEngine:
         PromptError, InputError
             A prompt or a parameter cannot be used; nothing has run then.
         """
-        rows = [self._row(*pair, speculate) for pair in pair_with_params(prompts, params, self.vocab_size)]
+        pairs = pair_with_params(prompts, params, self.vocab_size)
+        rows = [self._row(prompt, item, index, speculate) for prompt, item in pairs for index in range(item.n)]
         index_of = {row.request_id: index for index, row in enumerate(rows)}
         done: list[Completion | None] = [None] * len(rows)
         for row in rows:
@@ -127,7 +128,7 @@ class DecoderEngine:
     def stream(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> Iterator[Completion]:
         """Yield the completion so far after each round; the last one has its final text and finish reason."""
         ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
-        row = self._row(prompt, params, speculate)
+        row = self._row(prompt, params, 0, speculate)
         self._decoder.submit(row)
         try:
             while row.finish_reason is None:
@@ -136,7 +137,7 @@ class DecoderEngine:
         finally:
             self._decoder.cancel(row.request_id)
 
-    def _row(self, prompt: Prompt, params: SamplingParams, speculate: bool) -> Row:
+    def _row(self, prompt: Prompt, params: SamplingParams, sample: int, speculate: bool) -> Row:
         token_ids = self.encode(prompt)
         self._next_id += 1
         return Row(
@@ -145,7 +146,8 @@ class DecoderEngine:
             num_prompt=len(token_ids),
             params=params,
             stop=stop_rule(self.tokenizer, params, eos=self._eos, room=self.max_len - len(token_ids)),
-            key=(params.seed, 0),
+            key=(params.seed, sample),
+            processors=params.logits_processors,
             speculate=speculate and self.proposer is not None,
             submitted_ms=self.now_ms(),
         )
@@ -153,12 +155,13 @@ class DecoderEngine:
     def _completion(self, row: Row) -> Completion:
         return Completion(
             token_ids=tuple(row.generated),
-            text=row.stop.cut_text(decode_text(self.tokenizer, row.generated)),
+            text=row.stop.text(row.generated),
             finish_reason=row.finish_reason or "length",
-            logprobs=None,
+            logprobs=None if row.params.logprobs is None else tuple(row.logprobs),
             rounds=tuple(row.rounds),
             speculation=summarise_rounds(row.rounds, self.num_speculative_tokens) if row.speculate else None,
             chunks=tuple(row.chunks),
             num_prompt_tokens=row.num_prompt,
             error=row.error,
+            top_logprobs=None if row.params.logprobs is None else tuple(row.top_logprobs),
         )

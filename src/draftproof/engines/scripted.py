@@ -117,7 +117,7 @@ class ScriptedTarget:
 
     def __init__(self, script: Script, table: Table, clock: Clock, *, num_slots: int, max_len: int) -> None:
         self.device = torch.device("cpu")
-        self.num_slots, self.max_len = num_slots, max_len
+        self.num_slots, self.max_len, self.vocab_size = num_slots, max_len, VOCAB
         self._script, self._table, self._clock = script, table, clock
         self._slots: list[list[int]] = [[] for _ in range(num_slots)]
         self._broken = [False] * num_slots

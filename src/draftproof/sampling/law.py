@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from draftproof.request import SamplingParams
+from draftproof.sampling.adjust import Prefix, adjust, needs_prefix
 
 
-def token_law(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+def token_law(logits: Tensor, params: Sequence[SamplingParams], prefixes: Sequence[Prefix] | None = None) -> Tensor:
     """
     Return the distribution each next token is drawn from.
 
@@ -18,25 +19,58 @@ def token_law(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         Raw logits of a model.
     params : sequence of SamplingParams, length B
         One per row.
+    prefixes : sequence of Prefix, length B, or None
+        What each row's logits follow; needed where the parameters depend on it. A row that cannot have a law gets its
+        ``problem`` set.
 
     Returns
     -------
     Tensor, shape (B, T, V), float64
-        Rows sum to 1. A greedy row is a point mass on the first of its largest logits.
+        Rows sum to 1, or are 0 where no token is allowed. A greedy row is a point mass on the first of its largest
+        scores.
 
     Notes
     -----
-    The order is that of transformers: allowed ids, temperature, top-k (what ties with the k-th is kept), top-p.
+    The order is that of transformers: what `adjust` does, temperature, top-k (what ties with the k-th is kept), top-p,
+    min-p.
     """
+    given: Sequence[Prefix | None] = prefixes if prefixes is not None else [None] * len(params)
     groups: dict[tuple[object, ...], list[int]] = {}
-    for row, item in enumerate(params):
-        groups.setdefault((item.temperature, item.top_k, item.top_p, item.allowed_token_ids), []).append(row)
-    if len(groups) == 1:
+    alone: list[int] = []
+    for row, (item, prefix) in enumerate(zip(params, given, strict=True)):
+        if needs_prefix(item, prefix):
+            alone.append(row)
+        else:
+            key = (item.temperature, item.top_k, item.top_p, item.min_p, item.allowed_token_ids)
+            groups.setdefault(key, []).append(row)
+    if len(groups) == 1 and not alone:
         return _law(logits, params[0])
-    result = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
+    result = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
     for rows in groups.values():
         result[rows] = _law(logits[rows], params[rows[0]])
+    for row in alone:
+        one = given[row]
+        if one is None:
+            raise ValueError("these sampling parameters need the row's tokens")
+        result[row] = _adjusted_law(logits[row], params[row], one)
     return result
+
+
+def _adjusted_law(logits: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
+    """Return (T, V); only the positions that the draft reaches mean anything."""
+    reached = min(logits.shape[0], len(prefix.draft) + 1)
+    probs = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
+    try:
+        scores = adjust(logits[:reached].to(torch.float64, copy=True), params, prefix)
+    except Exception as error:  # a user's processor may raise anything; the request ends, the batch goes on
+        prefix.problem = f"a logits processor failed: {type(error).__name__}: {error}"
+        return probs
+    alive = (scores > -torch.inf).any(-1)
+    if not alive[0]:
+        prefix.problem = "no token is allowed by the request's bans and processors"
+    unrestricted = params.model_copy(update={"allowed_token_ids": None})
+    probs[:reached][alive] = _law(scores[alive], unrestricted)
+    return probs
 
 
 def _law(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -56,9 +90,25 @@ def _law(logits: Tensor, params: SamplingParams) -> Tensor:
         scores = scores.masked_fill(scores < smallest_kept, -torch.inf)
     probs = scores.softmax(-1)
     if params.top_p < 1.0:
-        ascending, order = probs.sort(dim=-1, stable=True)
-        drop = ascending.cumsum(-1) <= 1.0 - params.top_p
-        drop[..., -1] = False
-        probs = probs.masked_fill(torch.zeros_like(drop).scatter_(-1, order, drop), 0.0)
+        flat = probs.view(-1, probs.shape[-1])
+        probs = torch.stack([_top_p(row, params.top_p) for row in flat]).view(probs.shape)
+    if params.min_p > 0.0:
+        probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
+
+
+def _top_p(probs: Tensor, top_p: float) -> Tensor:
+    """Drop the least likely tokens of one row, shape (V,), while what was dropped is at most ``1 - top_p``."""
+    # V tokens below this sum to less than 1 - top_p, so they all go and only the others are sorted
+    likely = (probs >= (1.0 - top_p) / len(probs)).nonzero()[:, 0]
+    if not len(likely):
+        return probs
+    ascending, order = probs[likely].sort(stable=True)
+    dropped = ascending.cumsum(0) + (probs.sum() - ascending.sum() if len(likely) < len(probs) else 0.0)
+    keep = dropped > 1.0 - top_p
+    keep[-1] = True
+    kept = likely[order[keep]]
+    result = torch.zeros_like(probs)
+    result[kept] = probs[kept]
+    return result / result.sum()

@@ -61,21 +61,29 @@ class DraftModel:
         token_ids = torch.zeros(len(rows), width, dtype=torch.int64, device=device)
         probs = torch.zeros(len(rows), width, vocab_size, dtype=torch.float64, device=device)
         feeds = {index: self._catch_up(row) for index, row in enumerate(rows) if wanted[index]}
+        drafts: list[list[int]] = [[] for _ in rows]
         for step in range(width):
             active = [index for index in feeds if step < wanted[index]]
             blocks = {_slot(rows[index]): feeds[index] for index in active}
+            if not blocks:
+                break
             logits = self.cached.score(blocks)
             for slot, block in blocks.items():
                 self._held[slot].extend(block)
             last = torch.tensor([len(feeds[index]) - 1 for index in active], device=logits.device)
             final = logits[torch.arange(len(active), device=logits.device), last]
-            law = token_law(self._fit(final, vocab_size).to(device)[:, None], [rows[index].params for index in active])
+            law = self._law(final, [rows[index] for index in active], [drafts[index] for index in active])
             keys = [rows[index].key for index in active]
             places = [rows[index].num_generated + step for index in active]
-            drawn = self._context.draw(law[:, 0], keys, places, self._context.noise)
-            token_ids[active, step], probs[active, step] = drawn, law[:, 0]
-            for index, token_id in zip(active, drawn.tolist(), strict=True):
-                feeds[index] = [token_id]
+            drawn = self._context.draw(law, keys, places, self._context.noise)
+            token_ids[active, step], probs[active, step] = drawn, law
+            for index, token_id, has_law in zip(active, drawn.tolist(), law.any(-1).tolist(), strict=True):
+                if has_law:
+                    feeds[index] = [token_id]
+                    drafts[index].append(token_id)
+                else:
+                    # nothing is allowed here: that is known before the draw, so the law stays exact
+                    wanted[index] = step
         return Proposal(token_ids=token_ids, num_tokens=torch.tensor(wanted, device=device), probs=probs)
 
     def release(self, slot: int) -> None:
@@ -98,6 +106,14 @@ class DraftModel:
             held.extend(early)
             missing = missing[-1:]
         return missing
+
+    def _law(self, logits: Tensor, rows: Sequence[Row], drafts: Sequence[Sequence[int]]) -> Tensor:
+        """Return the requests' law after their drafts, shape (rows, V)."""
+        fitted = self._fit(logits, self._context.vocab_size).to(self._context.device)
+        prefixes = [row.prefix() for row in rows]
+        for prefix, draft in zip(prefixes, drafts, strict=True):
+            prefix.token_ids = [*prefix.token_ids, *draft]
+        return token_law(fitted[:, None], [row.params for row in rows], prefixes)[:, 0]
 
     @staticmethod
     def _fit(logits: Tensor, vocab_size: int) -> Tensor:
