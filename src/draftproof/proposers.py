@@ -1,7 +1,18 @@
-"""The public door to the proposers and to the protocol of a user's own."""
+"""The public door to the proposers."""
 
 from draftproof.decoding.proposers.base import Proposal, Proposer, ProposerContext, point_masses
 from draftproof.decoding.proposers.draft_model import DraftModel
+from draftproof.decoding.proposers.early_exit import EarlyExit
+from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.proposers.prompt_lookup import PromptLookup
 
-__all__ = ["DraftModel", "PromptLookup", "Proposal", "Proposer", "ProposerContext", "point_masses"]
+__all__ = [
+    "DraftModel",
+    "EarlyExit",
+    "FirstOf",
+    "PromptLookup",
+    "Proposal",
+    "Proposer",
+    "ProposerContext",
+    "point_masses",
+]

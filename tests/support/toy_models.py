@@ -77,6 +77,7 @@ def make_decoder(model, proposer=None, k: int = 4, slots: int = 1, max_len: int 
                 device=model.device,
                 noise=noise,
                 draw=draw,
+                target=target,
             )
         )
     return Decoder(target, proposer, k, **parts)

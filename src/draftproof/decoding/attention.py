@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from draftproof.errors import ModelError
+
 GROUPED = "draftproof_grouped_sdpa"
 
 
@@ -24,7 +26,19 @@ def grouped_sdpa(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend with a boolean mask; shapes (B, heads, T, D), keys and values with as many heads or fewer."""
+    """
+    Attend with a boolean mask; shapes (B, heads, T, D), keys and values with as many heads or fewer.
+
+    Raises
+    ------
+    ModelError
+        The model asks for something that this kernel would leave out.
+    """
+    for name in ("softcap", "s_aux", "position_bias"):
+        if kwargs.get(name) is not None:
+            raise ModelError(
+                f"{type(module).__name__} needs '{name}' in its attention; load it with attn_implementation='eager'"
+            )
     output = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,

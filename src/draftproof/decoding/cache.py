@@ -32,6 +32,7 @@ class SlotLayer(CacheLayerMixin):
         super().__init__()
         self.num_slots, self.num_columns = num_slots, num_columns
         self.window: Window | None = None
+        self.num_updates = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate, once the model has shown how many heads it has and how wide they are."""
@@ -47,6 +48,7 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.window
+        self.num_updates += 1
         assert window is not None and self.keys is not None and self.values is not None
         self.keys[window.slots, :, window.columns] = key_states.transpose(1, 2)
         self.values[window.slots, :, window.columns] = value_states.transpose(1, 2)
@@ -104,6 +106,11 @@ class SlotStore(Cache):
         for layer in self._slots:
             for tensor in layer.tensors():
                 tensor[slot, :, :length] = tensor[source, :, :length]
+
+    @property
+    def num_updates(self) -> int:
+        """Writes of all layers so far."""
+        return sum(layer.num_updates for layer in self._slots)
 
     @property
     def num_bytes(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from draftproof.decoding.attention import GROUPED
 from draftproof.decoding.cache import SlotStore, Window
@@ -21,6 +21,8 @@ from draftproof.errors import ModelError
 PREFILL_CHUNK = 128
 SMALLEST_CHUNK = 16
 FIRST_KEY_LEN = 256
+FULL, SLIDING = "full_attention", "sliding_attention"
+KINDS: dict[Any, str] = {DynamicLayer: FULL, DynamicSlidingWindowLayer: SLIDING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class CachedModel:
     Parameters
     ----------
     model : PreTrainedModel
-        A causal decoder whose cache is plain attention in every layer, with "eager" or "sdpa" attention.
+        A causal decoder with full or sliding-window attention in every layer, "eager" or "sdpa".
     num_slots : int
     max_len : int
         Longest sequence in tokens.
@@ -66,7 +68,7 @@ class CachedModel:
     """
 
     def __init__(self, model: PreTrainedModel, *, num_slots: int, max_len: int, block: int) -> None:
-        require_plain_cache(model)
+        kinds = layer_kinds(model)
         self.model = model
         self.block = block
         self.max_len = max_len
@@ -75,11 +77,16 @@ class CachedModel:
         self.shapes = PassShapes()
         head = model.get_output_embeddings()
         self.vocab_size = int(head.out_features if hasattr(head, "out_features") else head.weight.shape[0])
-        self._eager = model.config._attn_implementation == "eager"
-        self._num_layers = int(model.config.num_hidden_layers)
+        stock = model.config._attn_implementation
+        self._eager = stock == "eager"
+        # a model with attention code of its own knows its own kernels only
+        self._kernel = GROUPED if not self._eager and model._supports_attention_backend else stock
+        self.num_layers = int(model.config.num_hidden_layers)
+        self._mixed = len(set(kinds)) > 1
+        self._window = int(model.config.sliding_window) if SLIDING in kinds else None
         self.row_len = [0] * num_slots
         self._written = [0] * num_slots
-        self.store = SlotStore(self._num_layers, num_slots, max_len, max(PREFILL_CHUNK, block))
+        self.store = SlotStore(self.num_layers, num_slots, max_len, max(PREFILL_CHUNK, block))
 
     @property
     def num_slots(self) -> int:
@@ -109,13 +116,15 @@ class CachedModel:
         self.store.copy(source, slot, length)
         self.row_len[slot] = self._written[slot] = length
 
-    def score(self, blocks: Mapping[int, Sequence[int]]) -> Tensor:
+    def score(self, blocks: Mapping[int, Sequence[int]], num_layers: int | None = None) -> Tensor:
         """
         Append each slot's tokens and return the logits after each of them.
 
         Parameters
         ----------
         blocks : mapping of slot to 1..block token ids
+        num_layers : int or None
+            Layers that run; None is all.
 
         Returns
         -------
@@ -131,7 +140,7 @@ class CachedModel:
             plain = self.shapes.plain_alone if alone else self.shapes.plain_group
             width = plain if plain and all(len(blocks[slot]) == 1 for slot in rows) else self.block
             key_len = max(self.key_len(self.row_len[slot] + len(blocks[slot])) for slot in rows)
-            logits = self.run(first, end, {slot: blocks[slot] for slot in rows}, width, key_len)
+            logits = self.run(first, end, {slot: blocks[slot] for slot in rows}, width, key_len, num_layers=num_layers)
             for slot in rows:
                 places[slot] = (len(pieces), slot - first)
             pieces.append(logits[:, :widest])
@@ -166,6 +175,7 @@ class CachedModel:
         key_len: int,
         *,
         logits: bool = True,
+        num_layers: int | None = None,
     ) -> Tensor:
         """
         Run one pass of slots ``[first, end)`` by ``width`` positions over ``key_len`` columns.
@@ -183,17 +193,14 @@ class CachedModel:
         positions = starts + steps
         columns = torch.where(steps < counts, positions, self.max_len + steps)
         positions = positions.clamp(max=self.max_len - 1)
-        mask = (torch.arange(key_len) <= positions[..., None])[:, None].to(self.device)
-        if self._eager:
-            mask = torch.zeros(mask.shape, dtype=self.dtype, device=self.device).masked_fill(
-                ~mask, torch.finfo(self.dtype).min
-            )
+        mask = self._mask(positions, key_len)
         slots = torch.arange(first, end)[:, None]
         self.store.open(Window(first, end, key_len, slots.to(self.device), columns.to(self.device)))
         config = self.model.config
         stock = config._attn_implementation
         # switched for this pass only: `score` judges with the model as it came
-        config._attn_implementation = stock if self._eager else GROUPED
+        config._attn_implementation = self._kernel
+        config.num_hidden_layers = num_layers or self.num_layers
         try:
             output = self._forward(
                 input_ids=tokens.to(self.device),
@@ -205,12 +212,36 @@ class CachedModel:
             )
         finally:
             config._attn_implementation = stock
+            config.num_hidden_layers = self.num_layers
         return output
+
+    def _mask(self, positions: Tensor, key_len: int) -> Tensor | dict[str, Tensor]:
+        """Return the prepared mask, shape (G, 1, T, key_len); one for each kind of layer where the model mixes them."""
+        columns = torch.arange(key_len)
+        full = columns <= positions[..., None]
+        masks = {FULL: full}
+        if self._window is not None:
+            masks[SLIDING] = full & (columns > positions[..., None] - self._window)
+        ready = {kind: self._ready(mask[:, None].to(self.device)) for kind, mask in masks.items()}
+        return ready if self._mixed else ready[SLIDING if self._window is not None else FULL]
+
+    def _ready(self, mask: Tensor) -> Tensor:
+        if not self._eager:
+            return mask
+        hidden = torch.finfo(self.dtype).min
+        return torch.zeros(mask.shape, dtype=self.dtype, device=self.device).masked_fill(~mask, hidden)
 
     @torch.no_grad()
     def _forward(self, **inputs: Any) -> Tensor:
         logits: Tensor = self.model(**inputs).logits
         return logits
+
+    def stops_at(self, num_layers: int) -> bool:
+        """Whether the model's code leaves the layers above ``num_layers`` out; runs a pass of an empty slot."""
+        before = self.store.num_updates
+        self.run(0, 1, {0: [0]}, 1, self.key_len(1), num_layers=num_layers)
+        self.release(0)
+        return self.store.num_updates - before == num_layers
 
     def roll_back(self, slot: int, num_tokens: int) -> None:
         """Take the last tokens of a slot back; the next pass writes over them."""
@@ -233,14 +264,20 @@ class CachedModel:
         return packed + sum(parameter.nbytes for parameter in self.model.parameters())
 
 
-def require_plain_cache(model: PreTrainedModel) -> None:
+def layer_kinds(model: PreTrainedModel) -> list[str]:
     """
-    Refuse a model that cannot be rolled back by length.
+    Return what each layer attends to, and refuse a model that cannot be rolled back by length.
+
+    The store keeps every column, so a sliding window is a mask and no state.
+
+    Returns
+    -------
+    list of {"full_attention", "sliding_attention"}
 
     Raises
     ------
     ModelError
-        Some layer's cache is sliding, recurrent, rotating or hybrid; or the attention kernel is neither eager nor sdpa.
+        Some layer's state is recurrent, chunked, rotating or hybrid; or the attention kernel is neither eager nor sdpa.
     """
     name = type(model).__name__
     if model.config.is_encoder_decoder:
@@ -249,9 +286,11 @@ def require_plain_cache(model: PreTrainedModel) -> None:
     if attention not in ("eager", "sdpa"):
         raise ModelError(f"{name} uses attention '{attention}'; allowed: 'eager' or 'sdpa' (attn_implementation=...)")
     layers = DynamicCache(config=model.config).layers
-    odd = sorted({type(layer).__name__ for layer in layers if type(layer) is not DynamicLayer})
+    named = getattr(model.config, "layer_types", None) or []
+    odd = {type(layer).__name__ for layer in layers if type(layer) not in KINDS} | (set(named) - set(KINDS.values()))
     if odd:
         raise ModelError(
-            f"{name} keeps a state of kind {', '.join(odd)}, which cannot be rolled back by length; "
-            "allowed: full attention in every layer"
+            f"{name} keeps a state of kind {', '.join(sorted(odd))}, which cannot be rolled back by length; "
+            "allowed: full or sliding-window attention in every layer"
         )
+    return [KINDS[type(layer)] for layer in layers] or [FULL]

@@ -6,18 +6,21 @@ agrees when every logit of every tested position is equal to the reference's, bi
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from draftproof.decoding.model import CachedModel, PassShapes
+from draftproof.errors import ModelError
 
 Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties"]
 PREFIX = 24
 POSITIONS = 12
 PLAIN_WIDTHS = (1, 2)
+# mean difference of logits over their spread that rounding can explain
+ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +63,13 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
     prefix = length - positions
     generator = torch.Generator().manual_seed(20221130)
     tokens = torch.randint(model.vocab_size, (length,), generator=generator).tolist()
-    for slot in range(model.num_slots):
-        model.prefill(slot, tokens[:prefix])
+    try:
+        for slot in range(model.num_slots):
+            model.prefill(slot, tokens[:prefix])
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ModelError(
+            f"{type(model.model).__name__} does not run with a prepared 4-D mask and our cache ({error}); it is not supported"
+        ) from None
     first_key_len = model.key_len(length)
 
     def one_by_one(slots: int, width: int, key_len: int) -> list[Tensor]:
@@ -85,6 +93,7 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
         return rows
 
     reference = [row[0] for row in one_by_one(1, model.block, first_key_len)]
+    _require_same_model(model, tokens, prefix, reference)
     agree: list[str] = []
     differ: list[str] = []
     noise = 0.0
@@ -131,9 +140,28 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
     )
 
 
+def _require_same_model(model: CachedModel, tokens: list[int], prefix: int, reference: list[Tensor]) -> None:
+    """
+    See that cached passes compute what the plain model does, up to rounding.
+
+    Raises
+    ------
+    ModelError
+        They do not: the model needs something of its cache or mask that a prepared 4-D mask does not give.
+    """
+    with torch.no_grad():
+        plain = model.model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False).logits[0]
+    wanted = plain[prefix : prefix + len(reference)].to(torch.float64)
+    gap = (torch.stack(reference).to(torch.float64) - wanted).abs().mean() / wanted.std()
+    if not gap < ROUNDING[model.dtype]:
+        raise ModelError(
+            f"{type(model.model).__name__} computes something else through a cache with per-row lengths (logits differ by "
+            f"{gap:.2g} of their spread); it is not supported"
+        )
+
+
 def any_shapes(model: CachedModel) -> ShapeClass:
-    """Allow every pass, measure nothing, and claim identity up to ties only (``numerics="fast"``)."""
+    """Allow every pass and claim identity up to ties only (``numerics="fast"``)."""
+    measured = measure_shapes(model)
     model.shapes = PassShapes(group=model.num_slots, plain_alone=1, plain_group=1, key_lens_agree=True)
-    return ShapeClass(
-        claim="up_to_ties", shapes=model.shapes, agree=(), differ=(), noise=0.0, threads=torch.get_num_threads()
-    )
+    return replace(measured, claim="up_to_ties", shapes=model.shapes)

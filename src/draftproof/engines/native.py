@@ -12,6 +12,7 @@ from draftproof.decoding.loop import RollBack, roll_back
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposer
 from draftproof.decoding.proposers.draft_model import DraftModel
+from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.shapes import any_shapes, measure_shapes
 from draftproof.engines.base import Capabilities
 from draftproof.engines.load import load_model, tokenizers_differ
@@ -139,20 +140,20 @@ class Engine(DecoderEngine):
         """
         model, tokenizer = load_model(target, dtype=dtype, device=device, progress=progress)
         pack_linears(model)
-        if isinstance(proposer, DraftModel):
 
-            def load_draft(name: str) -> PreTrainedModel:
-                draft, draft_tokenizer = load_model(name, dtype=dtype, device=device, progress=progress)
-                difference = tokenizers_differ(tokenizer, draft_tokenizer)
-                if difference:
-                    raise ModelError(
-                        f"draft '{name}' has another tokenizer than '{target}': {difference}; "
-                        "use a draft with the target's tokenizer, or prompt lookup"
-                    )
-                pack_linears(draft)
-                return draft
+        def load_draft(name: str) -> PreTrainedModel:
+            draft, draft_tokenizer = load_model(name, dtype=dtype, device=device, progress=progress)
+            difference = tokenizers_differ(tokenizer, draft_tokenizer)
+            if difference:
+                raise ModelError(
+                    f"draft '{name}' has another tokenizer than '{target}': {difference}; "
+                    "use a draft with the target's tokenizer, or prompt lookup"
+                )
+            pack_linears(draft)
+            return draft
 
-            proposer.load(load_draft)
+        for part in _draft_models(proposer):
+            part.load(load_draft)
         progress("measuring which pass shapes agree bit for bit")
         return cls(model, tokenizer, proposer=proposer, **options)
 
@@ -208,15 +209,20 @@ class Engine(DecoderEngine):
 
     def memory(self) -> dict[str, int | None]:
         """See `EngineProtocol.memory`; draft parts are None without a draft model."""
-        draft = self.proposer.cached if isinstance(self.proposer, DraftModel) else None
+        drafts = [part.cached for part in _draft_models(self.proposer)]
         return {
             "target_weights": self._target.weight_bytes,
             "target_cache": self._target.store.num_bytes,
-            "draft_weights": draft.weight_bytes if draft else None,
-            "draft_cache": draft.store.num_bytes if draft else None,
+            "draft_weights": sum(draft.weight_bytes for draft in drafts) if drafts else None,
+            "draft_cache": sum(draft.store.num_bytes for draft in drafts) if drafts else None,
         }
 
     def close(self) -> None:
         """Drop the models and their stores."""
         del self._decoder, self._target
         self.proposer = None
+
+
+def _draft_models(proposer: Proposer | None) -> list[DraftModel]:
+    parts = proposer.proposers if isinstance(proposer, FirstOf) else (proposer,)
+    return [part for part in parts if isinstance(part, DraftModel)]

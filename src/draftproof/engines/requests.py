@@ -9,6 +9,7 @@ from draftproof.decoding.proposers.base import Proposer, ProposerContext
 from draftproof.decoding.target import Target
 from draftproof.engines.base import OnCompletion
 from draftproof.engines.prompts import encode_prompt, pair_with_params, stop_rule
+from draftproof.errors import InputError
 from draftproof.records import Completion, summarise_rounds
 from draftproof.request import Prompt, SamplingParams
 from draftproof.sampling.draw import Drawing, draw_alone
@@ -64,6 +65,7 @@ class DecoderEngine:
                     device=target.device,
                     noise=noise,
                     draw=draw,
+                    target=target,
                 )
             )
         self._decoder = Decoder(target, proposer, num_speculative_tokens, noise=noise, **parts)
@@ -71,6 +73,7 @@ class DecoderEngine:
         self.tokenizer, self._eos = tokenizer, eos
         self.vocab_size, self.max_len = vocab_size, max_len
         self._next_id = 0
+        self._waiting: list[tuple[int, Completion]] = []
 
     def now_ms(self) -> float:
         """See `EngineProtocol.now_ms`."""
@@ -108,22 +111,63 @@ class DecoderEngine:
         pairs = pair_with_params(prompts, params, self.vocab_size)
         rows = [self._row(prompt, item, index, speculate) for prompt, item in pairs for index in range(item.n)]
         index_of = {row.request_id: index for index, row in enumerate(rows)}
-        done: list[Completion | None] = [None] * len(rows)
+        done: dict[int, Completion] = {}
         for row in rows:
             self._decoder.submit(row)
         try:
-            while any(completion is None for completion in done):
-                for row in self._decoder.step():
-                    if row.finish_reason is not None:
-                        completion = self._completion(row)
-                        done[index_of[row.request_id]] = completion
-                        if on_completion:
-                            on_completion(index_of[row.request_id], completion)
+            while len(done) < len(rows):
+                for row in self._advance():
+                    index = index_of.get(row.request_id)
+                    if index is None:
+                        self._waiting.append((row.request_id, self._completion(row)))
+                        continue
+                    done[index] = self._completion(row)
+                    if on_completion:
+                        on_completion(index, done[index])
         except BaseException:
             for row in rows:
                 self._decoder.cancel(row.request_id)
             raise
-        return [completion for completion in done if completion is not None]
+        return [done[index] for index in range(len(rows))]
+
+    def submit(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> int:
+        """
+        Queue a request (``n`` must be 1); it joins at the next `step` in which a place is free.
+
+        Returns
+        -------
+        int
+            The request's id.
+
+        Raises
+        ------
+        PromptError, InputError
+            The prompt or a parameter cannot be used.
+        """
+        if params.n != 1:
+            raise InputError(f"n = {params.n}: submit takes one completion at a time; submit {params.n} requests")
+        ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
+        row = self._row(prompt, params, 0, speculate)
+        self._decoder.submit(row)
+        return row.request_id
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """Run one round for everything that is queued or running; return (id, completion) of what ended."""
+        ended, self._waiting = self._waiting, []
+        return ended + [(row.request_id, self._completion(row)) for row in self._advance()]
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request, queued or running; its place is free at once. An id that is not there is ignored."""
+        self._decoder.cancel(request_id)
+        self._waiting = [(number, completion) for number, completion in self._waiting if number != request_id]
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that are queued or running."""
+        return self._decoder.num_unfinished
+
+    def _advance(self) -> list[Row]:
+        return [row for row in self._decoder.step() if row.finish_reason is not None]
 
     def stream(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> Iterator[Completion]:
         """Yield the completion so far after each round; the last one has its final text and finish reason."""
@@ -132,8 +176,11 @@ class DecoderEngine:
         self._decoder.submit(row)
         try:
             while row.finish_reason is None:
-                if row in self._decoder.step():
-                    yield self._completion(row)
+                for other in self._decoder.step():
+                    if other is row:
+                        yield self._completion(row)
+                    elif other.finish_reason is not None:
+                        self._waiting.append((other.request_id, self._completion(other)))
         finally:
             self._decoder.cancel(row.request_id)
 

@@ -47,8 +47,10 @@ class EnginePlan(Table):
 class SpeculationPlan(Table):
     """How tokens are proposed."""
 
-    proposer: Literal["prompt-lookup", "draft-model"] = "prompt-lookup"
+    proposer: Literal["prompt-lookup", "draft-model", "early-exit"] = "prompt-lookup"
     draft: str | None = None
+    exit_layer: int | None = Field(default=None, ge=1)
+    confidence_threshold: float = Field(default=0.0, ge=0, lt=1)
     num_speculative_tokens: int = Field(default=5, ge=1, le=15)
     prompt_lookup_min: int = Field(default=1, ge=1)
     prompt_lookup_max: int = Field(default=4, ge=1)
@@ -58,8 +60,12 @@ class SpeculationPlan(Table):
     def _consistent(self) -> "SpeculationPlan":
         if self.proposer == "draft-model" and not self.draft:
             raise ValueError("proposer 'draft-model' needs 'draft', the name or path of a model")
-        if self.proposer == "prompt-lookup" and self.draft:
+        if self.proposer != "draft-model" and self.draft:
             raise ValueError("'draft' is only for proposer 'draft-model'; remove it or change the proposer")
+        if (self.proposer == "early-exit") != (self.exit_layer is not None):
+            raise ValueError("'exit_layer' goes with proposer 'early-exit', and only with it")
+        if self.proposer == "prompt-lookup" and self.confidence_threshold:
+            raise ValueError("'confidence_threshold' needs a proposer with probabilities, and prompt lookup has none")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError("'prompt_lookup_min' is above 'prompt_lookup_max'")
         return self

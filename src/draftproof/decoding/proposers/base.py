@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from draftproof.decoding.batch import Row
+from draftproof.decoding.target import Target
 from draftproof.sampling.accept import Proposal
 from draftproof.sampling.draw import Drawing, draw_alone
 from draftproof.sampling.noise import Noise
@@ -34,6 +35,8 @@ class ProposerContext:
         Where a proposer that draws takes its random numbers.
     draw : Drawing
         How a proposer draws: from a law, the row's key and the token's position (``row.num_generated`` + place).
+    target : Target or None
+        The target's passes, for a proposer that shares them.
     """
 
     num_slots: int
@@ -43,6 +46,7 @@ class ProposerContext:
     device: torch.device
     noise: Noise
     draw: Drawing = draw_alone
+    target: Target | None = None
 
 
 @runtime_checkable

@@ -33,7 +33,7 @@ def ask(
             return Checked(proposal=nothing, drafts=[[]], problems={0: f"{type(error).__name__}: {error}"})
     single = [ask(proposer, [row], [limit], vocab_size, device) for row, limit in zip(rows, limits, strict=True)]
     return Checked(
-        proposal=_stack([item.proposal for item in single], vocab_size),
+        proposal=stack([item.proposal for item in single], vocab_size),
         drafts=[item.drafts[0] for item in single],
         problems={index: item.problems[0] for index, item in enumerate(single) if item.problems},
     )
@@ -73,7 +73,8 @@ def _checked(proposal: Proposal, limits: Sequence[int], vocab_size: int) -> Chec
     return Checked(proposal=proposal, drafts=drafts, problems=problems)
 
 
-def _stack(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
+def stack(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
+    """Put proposals below one another; point masses are spelt out where another row has a distribution."""
     width = max(proposal.token_ids.shape[1] for proposal in proposals)
     soft = any(proposal.probs is not None for proposal in proposals)
     token_ids, probs = [], []

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
+from draftproof.decoding.proposers.stepwise import draw_stepwise, last_logits
 from draftproof.decoding.shapes import measure_shapes
-from draftproof.errors import ModelError
-from draftproof.sampling.law import token_law
+from draftproof.errors import InputError, ModelError
 
 CATCH_UP = 2
 
@@ -24,6 +23,14 @@ class DraftModel:
     ----------
     model : str or PreTrainedModel
         A name or path (the engine loads it and compares its tokenizer with the target's), or a model in memory.
+    confidence_threshold : float, [0, 1)
+        Stop drafting where the draft's most likely token has less than this probability: a token that is likely to be
+        refused costs a pass of the draft. Decided before the draw, so the law is kept.
+
+    Raises
+    ------
+    InputError
+        The threshold is out of its range.
 
     Notes
     -----
@@ -32,8 +39,10 @@ class DraftModel:
     bookkeeping of their own.
     """
 
-    def __init__(self, model: str | PreTrainedModel) -> None:
-        self.source = model
+    def __init__(self, model: str | PreTrainedModel, confidence_threshold: float = 0.0) -> None:
+        if not 0 <= confidence_threshold < 1:
+            raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
+        self.source, self.confidence_threshold = model, confidence_threshold
 
     def load(self, loader: Callable[[str], PreTrainedModel]) -> None:
         """Load the model if it was given by name."""
@@ -54,37 +63,17 @@ class DraftModel:
 
     def propose(self, rows: Sequence[Row], limits: Sequence[int]) -> Proposal:
         """See `Proposer.propose`; a row at the draft's own context limit gets no tokens."""
-        vocab_size, device = self._context.vocab_size, self._context.device
         room = [self.cached.max_len - len(row.token_ids) for row in rows]
         wanted = [max(0, min(limit, left)) for limit, left in zip(limits, room, strict=True)]
-        width = max(wanted, default=0)
-        token_ids = torch.zeros(len(rows), width, dtype=torch.int64, device=device)
-        probs = torch.zeros(len(rows), width, vocab_size, dtype=torch.float64, device=device)
         feeds = {index: self._catch_up(row) for index, row in enumerate(rows) if wanted[index]}
-        drafts: list[list[int]] = [[] for _ in rows]
-        for step in range(width):
-            active = [index for index in feeds if step < wanted[index]]
-            blocks = {_slot(rows[index]): feeds[index] for index in active}
-            if not blocks:
-                break
-            logits = self.cached.score(blocks)
-            for slot, block in blocks.items():
-                self._held[slot].extend(block)
-            last = torch.tensor([len(feeds[index]) - 1 for index in active], device=logits.device)
-            final = logits[torch.arange(len(active), device=logits.device), last]
-            law = self._law(final, [rows[index] for index in active], [drafts[index] for index in active])
-            keys = [rows[index].key for index in active]
-            places = [rows[index].num_generated + step for index in active]
-            drawn = self._context.draw(law, keys, places, self._context.noise)
-            token_ids[active, step], probs[active, step] = drawn, law
-            for index, token_id, has_law in zip(active, drawn.tolist(), law.any(-1).tolist(), strict=True):
-                if has_law:
-                    feeds[index] = [token_id]
-                    drafts[index].append(token_id)
-                else:
-                    # nothing is allowed here: that is known before the draw, so the law stays exact
-                    wanted[index] = step
-        return Proposal(token_ids=token_ids, num_tokens=torch.tensor(wanted, device=device), probs=probs)
+
+        def score(blocks: dict[int, list[int]]) -> Tensor:
+            logits = self.cached.score({_slot(rows[index]): block for index, block in blocks.items()})
+            for index, block in blocks.items():
+                self._held[_slot(rows[index])].extend(block)
+            return last_logits(logits, [len(block) for block in blocks.values()])
+
+        return draw_stepwise(self._context, rows, wanted, feeds, score, self.confidence_threshold)
 
     def release(self, slot: int) -> None:
         """Empty the slot."""
@@ -94,6 +83,8 @@ class DraftModel:
     def _catch_up(self, row: Row) -> list[int]:
         """Make the cache agree with the row but for the last one or two tokens, and return those."""
         slot, tokens, held = _slot(row), row.token_ids, self._held[_slot(row)]
+        # a pass that raised may have left more behind than was noted
+        self.cached.roll_back(slot, self.cached.row_len[slot] - len(held))
         common = min(len(held), len(tokens) - 1)
         while held[:common] != tokens[:common]:
             common -= 1
@@ -106,21 +97,6 @@ class DraftModel:
             held.extend(early)
             missing = missing[-1:]
         return missing
-
-    def _law(self, logits: Tensor, rows: Sequence[Row], drafts: Sequence[Sequence[int]]) -> Tensor:
-        """Return the requests' law after their drafts, shape (rows, V)."""
-        fitted = self._fit(logits, self._context.vocab_size).to(self._context.device)
-        prefixes = [row.prefix() for row in rows]
-        for prefix, draft in zip(prefixes, drafts, strict=True):
-            prefix.token_ids = [*prefix.token_ids, *draft]
-        return token_law(fitted[:, None], [row.params for row in rows], prefixes)[:, 0]
-
-    @staticmethod
-    def _fit(logits: Tensor, vocab_size: int) -> Tensor:
-        """Ids that only one of the models has (vocabulary padding) are never proposed."""
-        if logits.shape[-1] >= vocab_size:
-            return logits[..., :vocab_size]
-        return torch.nn.functional.pad(logits, (0, vocab_size - logits.shape[-1]), value=-torch.inf)
 
 
 def _slot(row: Row) -> int:
