@@ -7,7 +7,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test check bench exactness soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,8 @@ help:
 	@echo "make test     run the tests"
 	@echo "make check    lint, format, types, import layers"
 	@echo "make bench    measure this machine and write bench.json"
+	@echo "make exactness  both arms token for token on the real model (under 30 minutes)"
+	@echo "make soak     5,000 random requests, cancels and failures on a tiny model"
 	@echo "make clean    remove .venv, caches and runs/demo"
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or newer); TORCH_ARGS adds pip options for torch."
@@ -63,6 +65,12 @@ check: .venv/.dev
 
 bench: .venv/.installed
 	@$(BIN)/python scripts/bench.py --out bench.json
+
+exactness: .venv/.installed
+	@$(BIN)/python scripts/exactness.py
+
+soak: .venv/.dev
+	@$(BIN)/pytest tests/soak --soak-requests 5000
 
 clean:
 	rm -rf .venv dist runs/demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

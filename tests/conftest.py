@@ -8,6 +8,10 @@ import torch
 KEPT_OUT = ("DRAFTPROOF_", "HF_")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak-requests", type=int, default=200, help="random requests of the soak test")
+
+
 def pytest_configure() -> None:
     # huggingface_hub reads this once, when it is imported, and that is before any fixture runs
     os.environ["HF_HUB_OFFLINE"] = "1"

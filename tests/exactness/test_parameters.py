@@ -5,13 +5,9 @@ import torch
 from transformers import (
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 
 from draftproof.decoding.proposers.draft_model import DraftModel
@@ -20,7 +16,7 @@ from draftproof.errors import InputError
 from draftproof.request import SamplingParams
 from draftproof.sampling.coupled import coupled
 from draftproof.sampling.draw import draw_shared
-from draftproof.sampling.noise import KeyedNoise
+from support.oracles import judged, warpers
 from support.toy_models import VOCAB, Scripted, make_decoder, make_row, run, tiny_llama
 
 PROMPTS = [[5, 9, 2, 7, 5, 9, 2], [1, 1, 1, 1], [8, 30, 1, 8, 30, 1, 8]]
@@ -50,13 +46,6 @@ class Frequency:
         for token_id in set(generated):
             scores[0, token_id] -= self.presence + self.frequency * generated.count(token_id)
         return scores
-
-
-def warpers(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0):
-    chosen = [TemperatureLogitsWarper(temperature)] if temperature else []
-    chosen += [TopKLogitsWarper(top_k)] if top_k else []
-    chosen += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-    return chosen + ([MinPLogitsWarper(min_p)] if min_p else [])
 
 
 CASES = {
@@ -101,21 +90,8 @@ SAMPLING = [
 ]
 
 
-def judged(model, prompt, processors, sampling, seed):
-    tokens = list(prompt)
-    chain = LogitsProcessorList([*processors, *warpers(**sampling)])
-    for place in range(COUNT):
-        ids = torch.tensor([tokens])
-        with torch.inference_mode():
-            scores = chain(ids, model(input_ids=ids, use_cache=False).logits[:, -1])
-        if sampling["temperature"]:
-            numbers = KeyedNoise().exponential([(seed, 0)], [place], 1, VOCAB, ids.device)[0, 0]
-            tokens.append(int((numbers / scores[0].softmax(-1)).argmin()))
-        else:
-            tokens.append(int(scores[0].argmax()))
-        if tokens[-1] == EOS:
-            break
-    return tokens[len(prompt) :]
+def reference(model, prompt, processors, sampling, seed):
+    return judged(model, prompt, COUNT, processors=processors, sampling=sampling, seed=seed, eos=frozenset({EOS}))
 
 
 def proposers(model):
@@ -129,10 +105,10 @@ def proposers(model):
 
 @pytest.mark.parametrize("name", CASES)
 def test_greedy_and_coupled_tokens_are_the_judges(name: str) -> None:
-    options, reference = CASES[name]
+    options, processors = CASES[name]
     model = tiny_llama()
     for sampling in (SAMPLING[0], SAMPLING[1], SAMPLING[6]):
-        expected = [judged(model, prompt, reference(len(prompt)), sampling, 3) for prompt in PROMPTS]
+        expected = [reference(model, prompt, processors(len(prompt)), sampling, 3) for prompt in PROMPTS]
         for proposer in proposers(model):
             decoder = make_decoder(model, proposer, k=4, slots=2, accept=coupled, draw=draw_shared)
             rows = [
@@ -145,7 +121,7 @@ def test_greedy_and_coupled_tokens_are_the_judges(name: str) -> None:
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
 def test_what_shapes_the_law_gives_the_judges_tokens(sampling: dict[str, float]) -> None:
     model = tiny_llama()
-    expected = [judged(model, prompt, [], sampling, 8) for prompt in PROMPTS]
+    expected = [reference(model, prompt, [], sampling, 8) for prompt in PROMPTS]
     for proposer in proposers(model):
         decoder = make_decoder(model, proposer, k=5, slots=3, accept=coupled, draw=draw_shared)
         rows = [
@@ -180,9 +156,9 @@ def test_logprobs_are_the_targets_one_per_token(mode: str) -> None:
                 scores = model(input_ids=ids, use_cache=False).logits[:, -1]
             if mode == "processed":
                 scores = LogitsProcessorList(warpers(**sampling))(ids, scores)
-            reference = scores[0].log_softmax(-1)
-            assert row.logprobs[place] == pytest.approx(reference[token_id].item(), abs=1e-9)
-            best = reference.topk(3)
+            expected = scores[0].log_softmax(-1)
+            assert row.logprobs[place] == pytest.approx(expected[token_id].item(), abs=1e-9)
+            best = expected.topk(3)
             assert list(row.top_logprobs[place]) == best.indices.tolist()
             assert list(row.top_logprobs[place].values()) == pytest.approx(best.values.tolist(), abs=1e-9)
 

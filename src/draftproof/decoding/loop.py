@@ -114,9 +114,10 @@ class Decoder:
             )
             outcomes = self._decide(rows, drafts, proposal, logits)
             scored = self.now_ms()
-        except BaseException:
+        except BaseException as error:
             # nobody's tokens were committed: free the slots, so that the decoder is usable for the next requests
             for row in list(self.rows):
+                row.finish_reason, row.error = "error", f"the round failed: {type(error).__name__}: {error}"
                 self._leave(row)
             raise
         for row, draft, outcome in zip(rows, drafts, outcomes, strict=True):

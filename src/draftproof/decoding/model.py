@@ -22,6 +22,8 @@ PREFILL_CHUNK = 128
 SMALLEST_CHUNK = 16
 FIRST_KEY_LEN = 256
 FULL, SLIDING = "full_attention", "sliding_attention"
+# windows that a model's own code applies, without a cache layer that tells
+HIDDEN_WINDOWS = ("window_size", "attention_window", "local_attention_window_size")
 KINDS: dict[Any, str] = {DynamicLayer: FULL, DynamicSlidingWindowLayer: SLIDING}
 
 
@@ -293,4 +295,8 @@ def layer_kinds(model: PreTrainedModel) -> list[str]:
             f"{name} keeps a state of kind {', '.join(sorted(odd))}, which cannot be rolled back by length; "
             "allowed: full or sliding-window attention in every layer"
         )
-    return [KINDS[type(layer)] for layer in layers] or [FULL]
+    kinds = [KINDS[type(layer)] for layer in layers] or [FULL]
+    hidden = [key for key in HIDDEN_WINDOWS if getattr(model.config, key, None)]
+    if hidden and "local" in str(getattr(model.config, "attention_types", "local")):
+        raise ModelError(f"{name} limits its attention by '{hidden[0]}' in its own code; it is not supported")
+    return kinds

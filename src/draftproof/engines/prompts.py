@@ -61,7 +61,7 @@ def pair_with_params(
     PromptError
         The prompts are one string.
     InputError
-        There is not one set of parameters for each prompt, or an allowed id is not in the vocabulary.
+        There is not one set of parameters for each prompt, or a token id in them is not in the vocabulary.
     """
     if isinstance(prompts, str):
         raise PromptError("prompts is one string; give a list of prompts")
@@ -69,10 +69,15 @@ def pair_with_params(
     if len(each) != len(prompts):
         raise InputError(f"{len(each)} sampling parameters for {len(prompts)} prompts; give one, or one for each")
     for item in each:
-        if item.allowed_token_ids is not None and max(item.allowed_token_ids) >= vocab_size:
-            raise InputError(
-                f"allowed_token_ids holds {max(item.allowed_token_ids)}; the model's vocabulary is 0..{vocab_size - 1}"
-            )
+        named = {
+            "allowed_token_ids": item.allowed_token_ids or (),
+            "logit_bias": item.logit_bias,
+            "bad_words_ids": [token_id for word in item.bad_words_ids for token_id in word],
+            "stop_token_ids": item.stop_token_ids,
+        }
+        for name, token_ids in named.items():
+            if max(token_ids, default=0) >= vocab_size:
+                raise InputError(f"{name} holds {max(token_ids)}; the model's vocabulary is 0..{vocab_size - 1}")
     return list(zip(prompts, each, strict=True))
 
 

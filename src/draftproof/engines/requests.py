@@ -73,7 +73,7 @@ class DecoderEngine:
         self.tokenizer, self._eos = tokenizer, eos
         self.vocab_size, self.max_len = vocab_size, max_len
         self._next_id = 0
-        self._waiting: list[tuple[int, Completion]] = []
+        self._submitted: dict[int, Row] = {}
 
     def now_ms(self) -> float:
         """See `EngineProtocol.now_ms`."""
@@ -110,20 +110,17 @@ class DecoderEngine:
         """
         pairs = pair_with_params(prompts, params, self.vocab_size)
         rows = [self._row(prompt, item, index, speculate) for prompt, item in pairs for index in range(item.n)]
-        index_of = {row.request_id: index for index, row in enumerate(rows)}
         done: dict[int, Completion] = {}
         for row in rows:
             self._decoder.submit(row)
         try:
             while len(done) < len(rows):
-                for row in self._advance():
-                    index = index_of.get(row.request_id)
-                    if index is None:
-                        self._waiting.append((row.request_id, self._completion(row)))
-                        continue
-                    done[index] = self._completion(row)
-                    if on_completion:
-                        on_completion(index, done[index])
+                self._decoder.step()
+                for index, row in enumerate(rows):
+                    if row.finish_reason is not None and index not in done:
+                        done[index] = self._completion(row)
+                        if on_completion:
+                            on_completion(index, done[index])
         except BaseException:
             for row in rows:
                 self._decoder.cancel(row.request_id)
@@ -149,38 +146,44 @@ class DecoderEngine:
         ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
         row = self._row(prompt, params, 0, speculate)
         self._decoder.submit(row)
+        self._submitted[row.request_id] = row
         return row.request_id
 
     def step(self) -> list[tuple[int, Completion]]:
         """Run one round for everything that is queued or running; return (id, completion) of what ended."""
-        ended, self._waiting = self._waiting, []
-        return ended + [(row.request_id, self._completion(row)) for row in self._advance()]
+        self._decoder.step()
+        ended = [row for row in self._submitted.values() if row.finish_reason is not None]
+        for row in ended:
+            del self._submitted[row.request_id]
+        return [(row.request_id, self._completion(row)) for row in ended]
 
     def cancel(self, request_id: int) -> None:
         """Drop a request, queued or running; its place is free at once. An id that is not there is ignored."""
         self._decoder.cancel(request_id)
-        self._waiting = [(number, completion) for number, completion in self._waiting if number != request_id]
+        self._submitted.pop(request_id, None)
 
     @property
     def num_unfinished(self) -> int:
         """Requests that are queued or running."""
         return self._decoder.num_unfinished
 
-    def _advance(self) -> list[Row]:
-        return [row for row in self._decoder.step() if row.finish_reason is not None]
-
     def stream(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> Iterator[Completion]:
         """Yield the completion so far after each round; the last one has its final text and finish reason."""
         ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
         row = self._row(prompt, params, 0, speculate)
         self._decoder.submit(row)
+        seen = 0
         try:
-            while row.finish_reason is None:
-                for other in self._decoder.step():
-                    if other is row:
-                        yield self._completion(row)
-                    elif other.finish_reason is not None:
-                        self._waiting.append((other.request_id, self._completion(other)))
+            while True:
+                # another call may have run this request's rounds, or ended it
+                if row.finish_reason is None and row.num_generated == seen:
+                    self._decoder.step()
+                if row.finish_reason is not None or row.num_generated > seen:
+                    seen = row.num_generated
+                    ended = row.finish_reason is not None
+                    yield self._completion(row)
+                    if ended:
+                        return
         finally:
             self._decoder.cancel(row.request_id)
 

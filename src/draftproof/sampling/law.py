@@ -65,8 +65,11 @@ def _adjusted_law(logits: Tensor, params: SamplingParams, prefix: Prefix) -> Ten
     except Exception as error:  # a user's processor may raise anything; the request ends, the batch goes on
         prefix.problem = f"a logits processor failed: {type(error).__name__}: {error}"
         return probs
-    alive = (scores > -torch.inf).any(-1)
-    if not alive[0]:
+    sound = (scores < torch.inf).all(-1)
+    alive = (scores > -torch.inf).any(-1) & sound
+    if not sound[0]:
+        prefix.problem = "the request's penalties, bias or processors gave a score that is infinite or not a number"
+    elif not alive[0]:
         prefix.problem = "no token is allowed by the request's bans and processors"
     unrestricted = params.model_copy(update={"allowed_token_ids": None})
     probs[:reached][alive] = _law(scores[alive], unrestricted)

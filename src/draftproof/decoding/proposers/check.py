@@ -1,7 +1,7 @@
 """The boundary around a proposer: what is wrong with its answer costs that row its draft for the round, never the request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -43,6 +43,10 @@ def _checked(proposal: Proposal, limits: Sequence[int], vocab_size: int) -> Chec
     rows, width = proposal.token_ids.shape
     if rows != len(limits) or proposal.num_tokens.shape != (rows,):
         raise ValueError(f"a proposal for {rows} rows, {len(limits)} were asked")
+    for tensor in (proposal.token_ids, proposal.num_tokens):
+        if tensor.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"token ids and counts of dtype {tensor.dtype}, not torch.int64")
+    proposal = replace(proposal, token_ids=proposal.token_ids.long(), num_tokens=proposal.num_tokens.long())
     if proposal.probs is not None and proposal.probs.shape != (rows, width, vocab_size):
         raise ValueError(f"probs of shape {tuple(proposal.probs.shape)}, not {(rows, width, vocab_size)}")
     counts, tokens = proposal.num_tokens.tolist(), proposal.token_ids.tolist()
@@ -61,14 +65,14 @@ def _checked(proposal: Proposal, limits: Sequence[int], vocab_size: int) -> Chec
             problems[row] = f"a token id outside 0..{vocab_size - 1} was proposed"
         elif honest is not None and not all(honest[row][:count]):
             problems[row] = "a token's distribution is not one, or gives it no probability"
-    if problems:
-        bad = torch.tensor(sorted(problems), device=proposal.token_ids.device)
-        width = max((counts[row] for row in range(rows) if row not in problems), default=0)
-        proposal = Proposal(
-            token_ids=proposal.token_ids[:, :width].index_fill(0, bad, 0),
-            num_tokens=proposal.num_tokens.index_fill(0, bad, 0),
-            probs=None if proposal.probs is None else proposal.probs[:, :width].index_fill(0, bad, 0.0),
-        )
+    # what follows a row's tokens is padding, and the round has room for the longest draft only
+    width = max((counts[row] for row in range(rows) if row not in problems), default=0)
+    bad = torch.tensor(sorted(problems), dtype=torch.int64, device=proposal.token_ids.device)
+    proposal = Proposal(
+        token_ids=proposal.token_ids[:, :width].clamp(0, vocab_size - 1).index_fill(0, bad, 0),
+        num_tokens=proposal.num_tokens.index_fill(0, bad, 0),
+        probs=None if proposal.probs is None else proposal.probs[:, :width].index_fill(0, bad, 0.0),
+    )
     drafts = [[] if row in problems else tokens[row][: counts[row]] for row in range(rows)]
     return Checked(proposal=proposal, drafts=drafts, problems=problems)
 
