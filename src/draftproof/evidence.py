@@ -131,6 +131,11 @@ class GreedyResult(Part):
     repeatability_prompts: int
     repeatability_identical: int
     how: str
+    anchor_tokens: int | None = None
+    anchor_regret: float | None = Field(
+        default=None, description="how far below the plain model's best a target-only token lies at most, in logits"
+    )
+    anchor_bound: float | None = Field(default=None, description="what rounding can explain, in logits")
 
 
 class SampledResult(Part):

@@ -139,8 +139,15 @@ def _greedy(equivalence: Equivalence | None, policy: Policy) -> _Row:
     greedy, claim = equivalence.greedy, equivalence.claim
     seen = f"{greedy.identical} of {greedy.prompts} prompts token for token"
     measured = f"{seen}; claim {claim}"
+    if greedy.anchor_regret is not None and greedy.anchor_bound is not None:
+        measured += f"; at most {greedy.anchor_regret:.3g} logits below the plain model's best"
     if greedy.outcome == "FAIL":
         reason = f"Greedy output is not the target's: the arms agree on {seen}."
+        if greedy.anchor_regret is not None and greedy.anchor_regret > (greedy.anchor_bound or 0.0):
+            reason += (
+                f" A target-only token lies {greedy.anchor_regret:.3g} logits below the plain model's best, and rounding "
+                f"explains {greedy.anchor_bound:.3g}: both arms are wrong."
+            )
         return _row(name, threshold, measured, "miss", "ROLL_BACK", reason)
     if greedy.outcome == "INCONCLUSIVE" and claim != "lossy":
         reason = f"The greedy comparison is inconclusive: the arms agree on {seen}."

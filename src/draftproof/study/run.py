@@ -24,6 +24,7 @@ from draftproof.study.lock import open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.setup import open_engine, sampled_design
+from draftproof.verify.anchor import anchor
 from draftproof.verify.greedy import compare_greedy
 from draftproof.verify.sampled import num_controls, verify_sampled
 from draftproof.workload.loaders import load_prompts
@@ -104,7 +105,8 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     usable = [record for record in records if not record["error"]]
 
     same_tokens = params.is_greedy or plan.speculation.verification == "coupled"
-    greedy = compare_greedy(engine, usable, encoded, repeated) if same_tokens else None
+    anchored = anchor(engine, usable, encoded) if params.is_greedy else None
+    greedy = compare_greedy(engine, usable, encoded, repeated, anchored) if same_tokens else None
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
     if design and stopped is None:

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.engines.base import EngineProtocol
-from draftproof.evidence import Divergence, GreedyResult
+from draftproof.evidence import Divergence, GreedyResult, Outcome
+from draftproof.verify.anchor import Anchor
 
 
 def compare_greedy(
-    engine: EngineProtocol, records: Sequence[dict[str, Any]], encode: dict[str, list[int]], repeated: tuple[int, int]
+    engine: EngineProtocol,
+    records: Sequence[dict[str, Any]],
+    encode: dict[str, list[int]],
+    repeated: tuple[int, int],
+    anchored: Anchor | None = None,
 ) -> GreedyResult:
     """
     Judge the B arm against the A arm of the same prompt.
@@ -21,6 +26,8 @@ def compare_greedy(
     encode : mapping of prompt id to the prompt's token ids
     repeated : (int, int)
         Prompts whose target-only run was repeated, and how many gave the same tokens.
+    anchored : Anchor or None
+        The target-only arm against the plain model; beyond its bound is a FAIL whatever the arms agree on.
 
     Notes
     -----
@@ -53,8 +60,15 @@ def compare_greedy(
             )
     unstable = repeated[0] - repeated[1]
     broken = bool(divergences) or unstable > 0
+    outcome: Outcome = "PASS"
+    if not pairs:
+        outcome = "INCONCLUSIVE"
+    elif broken:
+        outcome = "FAIL" if strict else "INCONCLUSIVE"
+    if anchored is not None and not anchored.holds:
+        outcome = "FAIL"
     return GreedyResult(
-        outcome="INCONCLUSIVE" if not pairs else ("FAIL" if strict else "INCONCLUSIVE") if broken else "PASS",
+        outcome=outcome,
         prompts=len(pairs),
         identical=len(pairs) - len(divergences),
         tokens=sum(len(one["token_ids"]) for one, _ in pairs),
@@ -63,4 +77,7 @@ def compare_greedy(
         repeatability_identical=repeated[1],
         how="every generated token id of the speculative arm was compared with the target-only arm's of the same "
         "prompt, run one after the other by the same engine",
+        anchor_tokens=anchored.tokens if anchored else None,
+        anchor_regret=anchored.worst_regret if anchored else None,
+        anchor_bound=anchored.bound if anchored else None,
     )
