@@ -140,11 +140,6 @@ class Decoder:
             self._leave(row)
         return rows
 
-    @property
-    def num_unfinished(self) -> int:
-        """Requests that are queued or running."""
-        return len(self._queue) + len(self.rows)
-
     def run(self) -> None:
         """Run rounds until no request is left."""
         while self._queue or self.rows:

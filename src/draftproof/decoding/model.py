@@ -165,7 +165,9 @@ class CachedModel:
             if len(rows) == 1:
                 passes.append((rows[0], rows[0] + 1, rows))
             else:
-                passes.append((index * group, min((index + 1) * group, self.num_slots), rows))
+                # the last group may overlap the one before: a smaller one would be a shape that was not measured
+                first = min(index * group, self.num_slots - group)
+                passes.append((first, first + group, rows))
         return passes
 
     def run(
@@ -296,6 +298,12 @@ def layer_kinds(model: PreTrainedModel) -> list[str]:
             "allowed: full or sliding-window attention in every layer"
         )
     kinds = [KINDS[type(layer)] for layer in layers] or [FULL]
+    rope = str(getattr(model.config, "rope_parameters", None))
+    if "'dynamic'" in rope or "'longrope'" in rope:
+        raise ModelError(
+            f"{name} chooses its rotary frequencies by the longest sequence in a pass, so a request's tokens would depend on "
+            "its neighbours; it is not supported"
+        )
     hidden = [key for key in HIDDEN_WINDOWS if getattr(model.config, key, None)]
     if hidden and "local" in str(getattr(model.config, "attention_types", "local")):
         raise ModelError(f"{name} limits its attention by '{hidden[0]}' in its own code; it is not supported")

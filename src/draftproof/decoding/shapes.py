@@ -1,8 +1,8 @@
 """
 Measure at load which pass shapes give the same bits on this device, with this model, dtype and thread count.
 
-The reference is one slot by one full block at the first key length, the token at row 0 and padding after it. A shape
-agrees when every logit of every tested position is equal to the reference's, bit for bit.
+The reference at each key length is one slot by one full block, the token at row 0 and padding after it. A shape agrees when
+every logit of every tested position is equal to the reference's, bit for bit, at every key length that can occur.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class ShapeClass:
         Whether greedy output can be claimed equal bit for bit, whatever the draft and the batch.
     shapes : PassShapes
     agree, differ : tuple of str
-        Tested shapes, "slots x positions @ key length".
+        Tested shapes, "slots x positions @ key length", and key lengths against the first.
     noise : float, logits
         Largest difference seen at a shape that differs.
     threads : int
@@ -70,7 +70,6 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
         raise ModelError(
             f"{type(model.model).__name__} does not run with a prepared 4-D mask and our cache ({error}); it is not supported"
         ) from None
-    first_key_len = model.key_len(length)
 
     def one_by_one(slots: int, width: int, key_len: int) -> list[Tensor]:
         rows: list[Tensor] = []
@@ -92,36 +91,40 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
             rows.extend(logits[:, row] for row in range(count))
         return rows
 
-    reference = [row[0] for row in one_by_one(1, model.block, first_key_len)]
-    _require_same_model(model, tokens, prefix, reference)
+    key_lens = sorted({model.key_len(size) for size in range(length, model.max_len + 1)})
+    references = {key_len: [row[0] for row in one_by_one(1, model.block, key_len)] for key_len in key_lens}
+    _require_same_model(model, tokens, prefix, references[key_lens[0]])
     agree: list[str] = []
     differ: list[str] = []
     noise = 0.0
 
-    def agrees(rows: Callable[[int, int, int], list[Tensor]], slots: int, width: int, key_len: int) -> bool:
+    def same_bits(seen: list[Tensor], wanted: list[Tensor], name: str) -> bool:
         nonlocal noise
-        seen = rows(slots, width, key_len)
-        gaps = [(got - want).abs().max().item() for got, want in zip(seen, reference, strict=True)]
-        same = all(bool((got == want).all()) for got, want in zip(seen, reference, strict=True))
-        (agree if same else differ).append(f"{slots} x {width} @ {key_len}")
-        noise = max(noise, *gaps)
+        same = all(bool((got == want).all()) for got, want in zip(seen, wanted, strict=True))
+        (agree if same else differ).append(name)
+        noise = max(noise, *((got - want).abs().max().item() for got, want in zip(seen, wanted, strict=True)))
         return same
 
-    block_agrees = agrees(in_blocks, 1, model.block, first_key_len)
-    longest = model.key_len(model.max_len)
-    key_lens_agree = longest == first_key_len or agrees(in_blocks, 1, model.block, longest)
-    key_lens = (first_key_len, longest) if key_lens_agree and longest != first_key_len else (first_key_len,)
+    def agrees(rows: Callable[[int, int, int], list[Tensor]], slots: int, width: int) -> bool:
+        return all(
+            same_bits(rows(slots, width, key_len), references[key_len], f"{slots} x {width} @ {key_len}")
+            for key_len in key_lens
+        )
+
+    block_agrees = agrees(in_blocks, 1, model.block)
+    first = references[key_lens[0]]
+    key_lens_agree = all(same_bits(references[key_len], first, f"keys {key_len}") for key_len in key_lens[1:])
 
     def plain(slots: int) -> int | None:
         narrower = (width for width in PLAIN_WIDTHS if width < model.block)
-        return next((w for w in narrower if all(agrees(one_by_one, slots, w, key_len) for key_len in key_lens)), None)
+        return next((width for width in narrower if agrees(one_by_one, slots, width)), None)
 
     plain_alone, group, plain_group = plain(1), 1, None
     size = 1
     while size * 2 <= model.num_slots:
         size *= 2
     while size > 1:
-        if all(agrees(in_blocks, size, model.block, key_len) for key_len in key_lens):
+        if agrees(in_blocks, size, model.block):
             group, plain_group = size, plain(size)
             break
         size //= 2

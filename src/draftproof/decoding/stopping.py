@@ -43,15 +43,28 @@ class StopRule:
             if token_id in self.end_token_ids:
                 kept, reason = kept[: index + 1], "stop"
                 break
-        if self.stop and self._find([*generated, *kept]) is not None:
+        if self.stop:
+            # token by token: the next token may change how the last one's bytes read
             for end in range(1, len(kept) + 1):
                 if self._find([*generated, *kept[:end]]) is not None:
                     return kept[:end], "stop"
         return kept, reason
 
-    def text(self, generated: Sequence[int]) -> str:
-        """Return the text of all generated tokens, before the first stop string that counts."""
-        return self.decode(generated)[: self._find(generated)]
+    def text(self, generated: Sequence[int], *, ended: bool = True) -> str:
+        """
+        Return the text of all generated tokens, before the first stop string that counts.
+
+        While the request goes on, an end that may become a stop string is held back, so that a stream never shows what the
+        final text lacks.
+        """
+        text = self.decode(generated)[: self._find(generated)]
+        if ended:
+            return text
+        longest = max((len(stop) for stop in self.stop), default=1) - 1
+        for size in range(min(longest, len(text)), 0, -1):
+            if any(len(stop) > size and stop.startswith(text[-size:]) for stop in self.stop):
+                return text[:-size]
+        return text
 
     def _find(self, generated: Sequence[int]) -> int | None:
         """Return where the first stop string begins that no token below the minimum completes."""

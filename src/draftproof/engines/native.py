@@ -18,7 +18,7 @@ from draftproof.engines.base import Capabilities
 from draftproof.engines.load import load_model, tokenizers_differ
 from draftproof.engines.pack import PackedLinear, pack_linears
 from draftproof.engines.prompts import eos_token_ids
-from draftproof.engines.requests import DecoderEngine
+from draftproof.engines.requests import DecoderEngine, require_sizes
 from draftproof.engines.teacher import teacher_forced_logits
 from draftproof.errors import InputError, ModelError
 from draftproof.sampling.accept import AcceptRule, rejection
@@ -26,7 +26,6 @@ from draftproof.sampling.coupled import coupled
 from draftproof.sampling.draw import draw_alone, draw_shared
 from draftproof.sampling.noise import Noise
 
-MAX_SPECULATIVE_TOKENS = 15
 VERIFICATIONS = {"rejection": (rejection, draw_alone), "coupled": (coupled, draw_shared)}
 
 
@@ -77,14 +76,7 @@ class Engine(DecoderEngine):
         noise: Noise | None = None,
         take_back: RollBack = roll_back,
     ) -> None:
-        if not 1 <= num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
-            raise InputError(
-                f"num_speculative_tokens = {num_speculative_tokens}: allowed 1 to {MAX_SPECULATIVE_TOKENS}; choose one of them"
-            )
-        if max_batch < 1:
-            raise InputError(f"max_batch = {max_batch}: allowed 1 or more")
-        if max_len < 2:
-            raise InputError(f"max_len = {max_len}: allowed 2 or more")
+        require_sizes(num_speculative_tokens, max_batch, max_len)
         if numerics not in ("bitwise", "fast"):
             raise InputError(f"numerics = {numerics!r}: allowed 'bitwise' or 'fast'")
         if verification not in VERIFICATIONS:
@@ -196,7 +188,7 @@ class Engine(DecoderEngine):
         return Engine(
             self._target.model,
             self.tokenizer,
-            proposer=copy.copy(self.proposer),
+            proposer=copy.deepcopy(self.proposer),
             num_speculative_tokens=self.num_speculative_tokens,
             max_batch=max_batch,
             max_len=max_len,

@@ -58,9 +58,11 @@ def pack_linears(model: PreTrainedModel) -> bool:
         and MKLDNN._is_mkldnn_bf16_supported()
     ):
         return False
+    packed = False
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             # subclasses may compute something else
             if type(child) is nn.Linear:
                 setattr(parent, name, PackedLinear(child))
-    return True
+                packed = True
+    return packed

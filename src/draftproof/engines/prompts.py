@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
+import numpy as np
+from jinja2 import TemplateError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from draftproof.decoding.stopping import StopRule
@@ -103,8 +105,19 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, vocab_size
         token_ids = list(tokenizer(prompt)["input_ids"])
     elif prompt and isinstance(prompt[0], dict):
         messages = cast(list[dict[str, str]], list(prompt))
-        token_ids = list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        try:
+            token_ids = list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        except (ValueError, KeyError, TypeError, TemplateError) as error:
+            raise PromptError(
+                f"a chat prompt does not fit the tokenizer's template ({' '.join(str(error).split())}); give text or token ids"
+            ) from None
     else:
+        if not isinstance(prompt, Sequence | np.ndarray) or not all(
+            isinstance(token_id, int | np.integer) and not isinstance(token_id, bool) for token_id in prompt
+        ):
+            raise PromptError(
+                "a prompt is neither text, chat messages nor a list of token ids; give one of them for each prompt"
+            )
         token_ids = [int(cast(int, token_id)) for token_id in prompt]
     if not token_ids:
         raise PromptError("a prompt has no tokens; give at least one")

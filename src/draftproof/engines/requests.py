@@ -15,6 +15,27 @@ from draftproof.request import Prompt, SamplingParams
 from draftproof.sampling.draw import Drawing, draw_alone
 from draftproof.sampling.noise import KeyedNoise, Noise
 
+MAX_SPECULATIVE_TOKENS = 15
+
+
+def require_sizes(num_speculative_tokens: int, max_batch: int, max_len: int) -> None:
+    """
+    See that an engine's sizes are in their ranges, before anything is allocated.
+
+    Raises
+    ------
+    InputError
+        One is not; the message names it.
+    """
+    if not 1 <= num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
+        raise InputError(
+            f"num_speculative_tokens = {num_speculative_tokens}: allowed 1 to {MAX_SPECULATIVE_TOKENS}; choose one of them"
+        )
+    if max_batch < 1:
+        raise InputError(f"max_batch = {max_batch}: allowed 1 or more")
+    if max_len < 2:
+        raise InputError(f"max_len = {max_len}: allowed 2 or more")
+
 
 class DecoderEngine:
     """
@@ -164,8 +185,8 @@ class DecoderEngine:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests that are queued or running."""
-        return self._decoder.num_unfinished
+        """Submitted requests whose end `step` has not told yet."""
+        return len(self._submitted)
 
     def stream(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> Iterator[Completion]:
         """Yield the completion so far after each round; the last one has its final text and finish reason."""
@@ -205,7 +226,7 @@ class DecoderEngine:
     def _completion(self, row: Row) -> Completion:
         return Completion(
             token_ids=tuple(row.generated),
-            text=row.stop.text(row.generated),
+            text=row.stop.text(row.generated, ended=row.finish_reason is not None),
             finish_reason=row.finish_reason or "length",
             logprobs=None if row.params.logprobs is None else tuple(row.logprobs),
             rounds=tuple(row.rounds),

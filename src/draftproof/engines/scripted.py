@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,14 @@ from torch import Tensor
 
 from draftproof.decoding.proposers.base import Proposer
 from draftproof.engines.base import Capabilities
-from draftproof.engines.requests import DecoderEngine
+from draftproof.engines.requests import DecoderEngine, require_sizes
 from draftproof.errors import InputError
 from draftproof.sampling.accept import AcceptRule, rejection
 from draftproof.sampling.noise import Noise
 
 VOCAB = 4096
 KEPT_CONTEXTS = 4096
+Defect = Literal["none", "block", "not-finite"]
 Logits = npt.NDArray[np.float32]
 
 
@@ -62,13 +63,15 @@ class Script:
     noise: float = 0.02
     target_bytes: int = 2**28
     draft_bytes: int = 0
-    defect: Literal["none", "block", "not-finite"] = "none"
+    defect: Defect = "none"
 
     def __post_init__(self) -> None:
         least = {"seed": 0, "spread": 0, "copying": 0, "noise": 0, "draft_bytes": 0, "target_bytes": 1}
         for name, value in least.items():
             if not value <= getattr(self, name) < math.inf:
                 raise InputError(f"script.{name} = {getattr(self, name)}: allowed {value} or more")
+        if self.defect not in get_args(Defect):
+            raise InputError(f"script.defect = {self.defect!r}: allowed {', '.join(get_args(Defect))}")
         for name in ("plain_ms", "block_ms", "prefill_ms"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"script.{name} = {getattr(self, name)}: allowed above 0")
@@ -220,6 +223,7 @@ class ScriptedEngine(DecoderEngine):
         accept: AcceptRule = rejection,
         noise: Noise | None = None,
     ) -> None:
+        require_sizes(num_speculative_tokens, max_batch, max_len)
         self._script = script or Script()
         self._table = Table(self._script)
         clock = Clock(self._script)
@@ -268,7 +272,7 @@ class ScriptedEngine(DecoderEngine):
         """See `EngineProtocol.sibling`."""
         return ScriptedEngine(
             self._script,
-            proposer=copy.copy(self.proposer),
+            proposer=copy.deepcopy(self.proposer),
             num_speculative_tokens=self.num_speculative_tokens,
             max_batch=max_batch,
             max_len=max_len,

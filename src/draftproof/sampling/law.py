@@ -84,20 +84,23 @@ def _law(logits: Tensor, params: SamplingParams) -> Tensor:
         return probs
     if params.is_greedy:
         best = logits.argmax(-1, keepdim=True)
-        return torch.zeros(logits.shape, dtype=torch.float64, device=logits.device).scatter_(-1, best, 1.0)
+        mass = (logits.gather(-1, best) != -torch.inf).to(torch.float64)
+        return torch.zeros(logits.shape, dtype=torch.float64, device=logits.device).scatter_(-1, best, mass)
     scores = logits.to(torch.float64)
     # subtracting the largest first keeps tiny temperatures finite
-    scores = (scores - scores.amax(-1, keepdim=True)) / params.temperature
+    largest = scores.amax(-1, keepdim=True)
+    nothing = largest == -torch.inf
+    scores = (scores - largest.masked_fill(nothing, 0.0)) / params.temperature
     if 0 < params.top_k < scores.shape[-1]:
         smallest_kept = scores.topk(params.top_k, dim=-1).values[..., -1:]
         scores = scores.masked_fill(scores < smallest_kept, -torch.inf)
-    probs = scores.softmax(-1)
+    probs = scores.softmax(-1).masked_fill(nothing, 0.0)
     if params.top_p < 1.0:
         flat = probs.view(-1, probs.shape[-1])
         probs = torch.stack([_top_p(row, params.top_p) for row in flat]).view(probs.shape)
     if params.min_p > 0.0:
         probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
-        probs = probs / probs.sum(-1, keepdim=True)
+        probs = probs / probs.sum(-1, keepdim=True).masked_fill(nothing, 1.0)
     return probs
 
 

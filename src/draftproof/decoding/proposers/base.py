@@ -57,6 +57,9 @@ class Proposer(Protocol):
     The output is exact for any proposer that reports honestly: ``Proposal.probs`` is what the tokens were drawn from, or
     None if they are a function of the rows. Whether a token is proposed may depend on the past and on the draft's
     distribution, never on the token that was drawn.
+
+    An engine for a verification's many short requests binds a deep copy; a proposer with weights defines ``__deepcopy__`` to share
+    them.
     """
 
     def bind(self, context: ProposerContext) -> None:

@@ -44,6 +44,10 @@ class DraftModel:
             raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
         self.source, self.confidence_threshold = model, confidence_threshold
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "DraftModel":
+        # for another engine: the same weights, bound to nothing yet
+        return DraftModel(self.source, self.confidence_threshold)
+
     def load(self, loader: Callable[[str], PreTrainedModel]) -> None:
         """Load the model if it was given by name."""
         if isinstance(self.source, str):
@@ -65,6 +69,11 @@ class DraftModel:
         """See `Proposer.propose`; a row at the draft's own context limit gets no tokens."""
         room = [self.cached.max_len - len(row.token_ids) for row in rows]
         wanted = [max(0, min(limit, left)) for limit, left in zip(limits, room, strict=True)]
+        if self.cached.vocab_size < self._context.vocab_size:
+            for index, row in enumerate(rows):
+                # a token that the draft has no embedding for
+                if max(row.token_ids) >= self.cached.vocab_size:
+                    wanted[index] = 0
         feeds = {index: self._catch_up(row) for index, row in enumerate(rows) if wanted[index]}
 
         def score(blocks: dict[int, list[int]]) -> Tensor:

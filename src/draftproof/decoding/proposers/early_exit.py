@@ -43,6 +43,10 @@ class EarlyExit:
             raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
         self.layer, self.confidence_threshold = layer, confidence_threshold
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "EarlyExit":
+        # for another engine: the same weights, bound to nothing yet
+        return EarlyExit(self.layer, self.confidence_threshold)
+
     def bind(self, context: ProposerContext) -> None:
         """Take the target's passes, and see that they can stop early."""
         target = context.target

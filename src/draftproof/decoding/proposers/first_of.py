@@ -29,9 +29,8 @@ class FirstOf:
             raise InputError(f"FirstOf got {len(proposers)} proposer(s): allowed two or more")
         self.proposers = proposers
 
-    def __copy__(self) -> "FirstOf":
-        # each part holds what it is bound to
-        return FirstOf(*(copy.copy(proposer) for proposer in self.proposers))
+    def __deepcopy__(self, memo: dict[int, object]) -> "FirstOf":
+        return FirstOf(*(copy.deepcopy(proposer, memo) for proposer in self.proposers))
 
     def bind(self, context: ProposerContext) -> None:
         """Bind each."""
