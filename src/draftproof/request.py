@@ -168,5 +168,7 @@ def describe(error: ValidationError) -> str:
             parts.append(f"'{where}' is missing")
         else:
             message = item["msg"].removeprefix("Value error, ")
-            parts.append(f"'{where}' = {item['input']!r}: {message}")
+            # a whole table would bury what is said of it
+            got = "" if isinstance(item["input"], dict) else f" = {item['input']!r}"
+            parts.append(f"'{where}'{got}: {message}" if item["loc"] or got else message)
     return "; ".join(parts)

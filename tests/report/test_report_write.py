@@ -21,6 +21,8 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
     assert "INCONCLUSIVE: stopped" in write_reports(partial(), tmp_path, None).read_text(encoding="utf-8")
 
 
-def test_a_missing_folder_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot write"):
-        write_reports(full(), tmp_path / "nowhere", None)
+def test_a_missing_folder_is_made_and_an_impossible_one_is_one_error(tmp_path: Path) -> None:
+    assert write_reports(full(), tmp_path / "new" / "folder", None).exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_reports(full(), tmp_path / "file", None)

@@ -113,7 +113,7 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
 
     block_agrees = agrees(in_blocks, 1, model.block)
     first = references[key_lens[0]]
-    key_lens_agree = all(same_bits(references[key_len], first, f"keys {key_len}") for key_len in key_lens[1:])
+    key_lens_agree = all([same_bits(references[key_len], first, f"keys {key_len}") for key_len in key_lens[1:]])
 
     def plain(slots: int) -> int | None:
         narrower = (width for width in PLAIN_WIDTHS if width < model.block)

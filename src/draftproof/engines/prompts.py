@@ -103,7 +103,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, vocab_size
     """
     if isinstance(prompt, str):
         token_ids = list(tokenizer(prompt)["input_ids"])
-    elif prompt and isinstance(prompt[0], dict):
+    elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], dict):
         messages = cast(list[dict[str, str]], list(prompt))
         try:
             token_ids = list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from draftproof.environment import write_probe
 from draftproof.evidence import Evidence, write_whole
 from draftproof.report.html import render_html
 from draftproof.report.junit import render_junit
@@ -22,6 +23,7 @@ def write_reports(evidence: Evidence, out: Path, requests: list[dict[str, Any]] 
     OutputError
         The folder cannot be written.
     """
+    write_probe(out)
     html = out / "report.html"
     write_whole(html, render_html(evidence, requests))
     write_whole(out / "junit.xml", render_junit(evidence))

@@ -58,12 +58,26 @@ def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
     lock: dict[str, Any] = {"hash": study.hash, "locked_at": study.locked_at, "plan": study.plan, "loaded": []}
     if path.exists():
         lock = _read(path)
-    for key, value in json.loads(json.dumps(lock["loaded"][0] if lock["loaded"] else {})).items():
-        if loaded.get(key) != value:
-            raise PlanError(f"{out} was begun with {key} = {value}, and now it is {loaded.get(key)}; use another --out")
+    begun, resumed = _leaves(lock["loaded"][0] if lock["loaded"] else {}), _leaves(json.loads(json.dumps(loaded)))
+    for key, value in begun.items():
+        if key != "at" and resumed.get(key) != value:
+            raise PlanError(
+                f"{out} was begun with {key} = {value}, and now it is {resumed.get(key)}; the parts could not be compared: "
+                "use another --out, or remove the folder"
+            )
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lock["loaded"] = [*lock["loaded"], {**loaded, "at": now}]
     write_whole(path, json.dumps(lock, indent=2) + "\n")
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """Return nested tables as one, with dotted names."""
+    if not isinstance(value, dict):
+        return {name: value}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        found |= _leaves(item, f"{name}.{key}" if name else str(key))
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

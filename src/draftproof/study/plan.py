@@ -2,7 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -31,8 +31,8 @@ class EnginePlan(Table):
     target: str = "smollm2-135m-instruct"
     dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
     device: str = "cpu"
-    threads: int | Literal["auto"] = "auto"
-    max_len: int | Literal["auto"] = "auto"
+    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    max_len: Annotated[int, Field(ge=2)] | Literal["auto"] = "auto"
     numerics: Literal["bitwise", "fast"] = "bitwise"
     script: Script = Script()
 
@@ -149,6 +149,10 @@ class Plan(Table):
             raise ValueError("engine 'hf' looks up n-grams from 1 token on; set prompt_lookup_min = 1")
         if self.engine.kind == "hf" and max(self.workload.concurrency) > 1:
             raise ValueError("engine 'hf' runs one request at a time; set concurrency = [1]")
+        if self.engine.kind == "hf" and self.policy.min_claim != "up_to_ties":
+            raise ValueError(
+                'engine \'hf\' can claim "up_to_ties" at most; set min_claim = "up_to_ties" under [policy]'
+            )
         return self
 
 

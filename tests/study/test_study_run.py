@@ -1,0 +1,431 @@
+"""A study over the scripted engine: every verdict is reached, every file is there, and a folder is never spoiled."""
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftproof import __version__
+from draftproof import evidence as ev
+from draftproof.errors import DraftproofError, OutputError, PlanError, PromptError
+from draftproof.study.limits import limits
+from draftproof.study.run import run_study
+from support.scripted import WITHOUT_SAMPLED, Silent, Stopping, json_lines, make_plan
+
+FILES = {"lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json"}
+Records = list[dict[str, Any]]
+
+
+def study(folder: Path, name: str = "out", *, count: int = 6, **tables: Any) -> tuple[ev.Evidence, Records]:
+    return run_study(make_plan(folder, count=count, **tables), folder / name, resume=False, progress=Silent())
+
+
+def places(records: Records) -> list[tuple[Any, ...]]:
+    return [(r["prompt_id"], r["block"], r["repeat"], r["concurrency"]) for r in records]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def row(evidence: ev.Evidence, name: str) -> ev.Criterion:
+    return next(item for item in evidence.decision.matrix if item.name == name)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_fast_correct_engine_is_adopted(tmp_path: Path) -> None:
+    """The seeds are fixed; see test_verify_sampled.py for what other ones would do."""
+    evidence, _ = study(tmp_path)
+    equivalence = evidence.equivalence
+    assert evidence.decision.verdict == "ADOPT", evidence.decision.reasons
+    assert {item.result for item in evidence.decision.matrix} == {"pass"}
+    assert evidence.decision.registered and evidence.draftproof_version == __version__
+    assert equivalence is not None and equivalence.greedy is not None and equivalence.sampled is not None
+    assert equivalence.claim == "bitwise" and equivalence.greedy.identical == equivalence.greedy.prompts == 6
+    assert equivalence.sampled.outcome == "PASS" and equivalence.sampled.reasons == []
+    assert [(item.kind, item.flagged) for item in equivalence.controls] == [
+        ("defect", True), ("defect", True), ("lossless", False),
+    ]  # fmt: skip
+    assert evidence.comparison is not None and (evidence.comparison.overall.speedup.low or 0) > 1.05
+
+
+def test_a_slow_block_keeps_target_only(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path, script={"block_ms": 400.0}, **WITHOUT_SAMPLED)
+    assert evidence.comparison is not None
+    high = evidence.comparison.overall.speedup.high
+    assert evidence.decision.verdict == "KEEP_TARGET_ONLY" and high is not None and high < 1.05
+    assert row(evidence, "speed-up").consequence == "KEEP_TARGET_ONLY"
+    assert set(evidence.decision.by_concurrency.values()) == {"KEEP_TARGET_ONLY"}
+
+
+def test_memory_above_its_ratio_keeps_target_only(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path, script={"target_bytes": 1000, "draft_bytes": 600}, **WITHOUT_SAMPLED)
+    assert evidence.comparison is not None and evidence.comparison.memory_ratio == 1.6
+    assert evidence.decision.verdict == "KEEP_TARGET_ONLY" and row(evidence, "memory").result == "miss"
+    assert [item.name for item in evidence.decision.matrix if item.result != "pass"] == ["memory"]
+
+
+def test_memory_above_the_boundary_rolls_back(tmp_path: Path) -> None:
+    policy = {**WITHOUT_SAMPLED["policy"], "max_peak_memory_bytes": 1}
+    evidence, _ = study(tmp_path, sampled={"enabled": False}, policy=policy)
+    assert evidence.decision.verdict == "ROLL_BACK" and row(evidence, "peak memory").result == "miss"
+
+
+def test_a_wrong_block_rolls_back_by_greedy_and_by_sampled_output(tmp_path: Path) -> None:
+    evidence, records = study(tmp_path, script={"defect": "block"})
+    equivalence = evidence.equivalence
+    assert equivalence is not None and equivalence.greedy is not None and equivalence.sampled is not None
+    assert evidence.decision.verdict == "ROLL_BACK"
+    assert {name for name in ("greedy output", "sampled law") if row(evidence, name).consequence == "ROLL_BACK"} == {
+        "greedy output", "sampled law",
+    }  # fmt: skip
+    assert equivalence.greedy.outcome == equivalence.sampled.outcome == "FAIL" and equivalence.claim == "none"
+    tokens = {(r["prompt_id"], r["block"]): r["token_ids"] for r in records}
+    differing = {name for name, block in tokens if tokens[name, "A1"] != tokens[name, "B"]}
+    assert {item.prompt_id for item in equivalence.greedy.divergences} == differing != set()
+    assert all(item.regret is not None and item.regret > 0 for item in equivalence.greedy.divergences)
+    assert equivalence.sampled.p_value is not None and equivalence.sampled.p_value < 1e-3
+
+
+def test_a_wrong_block_rolls_back_by_sampled_output_alone_where_the_runs_sample(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path, script={"defect": "block"}, sampling={"temperature": 1.0})
+    assert evidence.equivalence is not None and evidence.equivalence.greedy is None
+    assert evidence.decision.verdict == "ROLL_BACK" and row(evidence, "greedy output").result == "not estimable"
+    assert any("Greedy identity was not checked" in line for line in evidence.limits)
+
+
+def test_noise_is_inconclusive(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path, script={"noise": 1.0}, **WITHOUT_SAMPLED)
+    assert evidence.decision.verdict == "INCONCLUSIVE" and row(evidence, "noise").result == "miss"
+    assert any("too noisy" in reason for reason in evidence.decision.reasons)
+
+
+def test_controls_that_misbehave_are_inconclusive_even_where_the_check_found_nothing(tmp_path: Path) -> None:
+    # the target all but always copies, so that accepting always is all but correct and cannot be told from it
+    evidence, _ = study(tmp_path, script={"copying": 6.0}, sampled={"control_sequences": 50, "min_stratum_tokens": 1})
+    equivalence = evidence.equivalence
+    assert equivalence is not None and equivalence.sampled is not None
+    missed = [item.name for item in equivalence.controls if not item.behaved]
+    assert missed and evidence.decision.verdict == "INCONCLUSIVE"
+    assert equivalence.sampled.outcome == "INCONCLUSIVE"
+    assert equivalence.sampled.reasons == [f"control '{name}' did not behave" for name in missed]
+    misses = [item.name for item in evidence.decision.matrix if item.consequence != "ADOPT"]
+    assert misses == ["sampled law", "controls"]
+
+
+def test_a_sampled_check_that_is_required_and_off_is_inconclusive(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path, sampled={"enabled": False})
+    assert evidence.decision.verdict == "INCONCLUSIVE"
+    assert evidence.equivalence is not None and evidence.equivalence.sampled is None
+    assert "The sampled law was not checked." in evidence.limits
+
+
+def test_logits_that_are_not_finite_stop_the_study(tmp_path: Path) -> None:
+    evidence, records = study(tmp_path, script={"defect": "not-finite"})
+    assert evidence.decision.verdict == "INCONCLUSIVE"
+    assert evidence.decision.reasons[0].startswith("The study stopped early: smoke: prompt 'p0', speculative: ")
+    assert "not finite" in evidence.decision.reasons[0]
+    # the sampled check would have been run on an engine that is known to be broken
+    assert evidence.equivalence is not None and evidence.equivalence.sampled is None
+    assert evidence.equivalence.controls == []
+    assert {r["block"] for r in records if r["error"]} == {"B"}
+    assert ev.load(tmp_path / "out" / "evidence.json") == evidence
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ev.Evidence, Records]:
+    """Seven prompts, one and three at a time, twice; without the sampled check."""
+    folder = tmp_path_factory.mktemp("finished")
+    tables = {"workload": {"concurrency": [1, 3]}, "measure": {"repeats": 2}}
+    evidence, records = study(folder, count=7, **tables, **WITHOUT_SAMPLED)
+    return folder / "out", evidence, records
+
+
+def test_the_folder_holds_the_four_files_and_nothing_else(finished: tuple[Path, ev.Evidence, Records]) -> None:
+    assert {path.name for path in finished[0].iterdir()} == FILES
+
+
+def test_the_lock_holds_the_plan_its_hash_and_what_loading_told(finished: tuple[Path, ev.Evidence, Records]) -> None:
+    out, evidence, _ = finished
+    lock = json.loads((out / "lock.json").read_text(encoding="utf-8"))
+    canonical = json.dumps(lock["plan"], sort_keys=True, separators=(",", ":")).encode()
+    assert lock["hash"] == hashlib.sha256(canonical).hexdigest() == evidence.study.hash
+    assert lock["plan"] == evidence.study.plan and lock["locked_at"] == evidence.study.locked_at
+    assert lock["plan"]["engine"]["script"]["spread"] == 0.1 and lock["plan"]["policy"]["require_sampled"] is False
+    (loaded,) = lock["loaded"]
+    assert loaded["max_len"] == 1024 and loaded["claim"] == "bitwise" and loaded["threads"] >= 1
+    assert loaded["engine"]["script"] == lock["plan"]["engine"]["script"]
+
+
+def test_there_is_one_request_line_for_each_prompt_block_repeat_and_concurrency(
+    finished: tuple[Path, ev.Evidence, Records],
+) -> None:
+    out, _, records = finished
+    lines = json_lines(out / "requests.jsonl")
+    assert lines == records
+    wanted = Counter(
+        (f"p{number}", block, repeat, concurrency)
+        for number in range(7) for block in ("A1", "B", "A2") for repeat in (0, 1) for concurrency in (1, 3)
+    )  # fmt: skip
+    assert Counter(places(lines)) == wanted
+    assert all(len(line["token_ids"]) == 12 and line["finish_reason"] == "length" for line in lines)
+
+
+def test_the_rounds_are_those_of_the_requests_numbered(finished: tuple[Path, ev.Evidence, Records]) -> None:
+    out, _, records = finished
+    wanted = [
+        {"prompt_id": name, "block": block, "repeat": repeat, "concurrency": level, "round": number, **item}
+        for (name, block, repeat, level), record in zip(places(records), records, strict=True)
+        for number, item in enumerate(record["rounds"])
+    ]
+    assert json_lines(out / "rounds.jsonl") == wanted
+    assert any(item["num_accepted"] for item in wanted if item["block"] == "B")
+    assert not any(item["num_proposed"] for item in wanted if item["block"] != "B")
+
+
+def test_the_evidence_on_disk_is_what_was_returned(finished: tuple[Path, ev.Evidence, Records]) -> None:
+    out, evidence, records = finished
+    assert ev.load(out / "evidence.json") == evidence
+    assert evidence.arms is not None and evidence.arms.speculative is not None
+    assert evidence.arms.target_only.latency.n == sum(r["arm"] == "target_only" for r in records) == 56
+    assert evidence.arms.speculative.throughput.tokens == 28 * 12
+    busy = sum(r["busy_seconds"] for r in records if r["block"] == "B")
+    assert evidence.arms.speculative.throughput.seconds == pytest.approx(busy)
+
+
+def test_every_concurrency_is_judged_apart_also_where_the_last_group_is_smaller(
+    finished: tuple[Path, ev.Evidence, Records],
+) -> None:
+    _, evidence, _ = finished
+    assert evidence.decision.verdict == "ADOPT", evidence.decision.reasons
+    assert evidence.decision.by_concurrency == {"1": "ADOPT", "3": "ADOPT"}
+    assert evidence.comparison is not None and evidence.equivalence is not None
+    assert {name: effect.n for name, effect in evidence.comparison.by_concurrency.items()} == {"1": 7, "3": 7}
+    assert set(evidence.comparison.by_category) == set(evidence.decision.by_category) == {"list", "copy"}
+    assert evidence.equivalence.greedy is not None and evidence.equivalence.greedy.prompts == 28
+    assert any("Measured at 1, 3 request(s) at a time" in line for line in evidence.limits)
+
+
+def test_the_check_names_the_claim_and_the_longest_prompt(finished: tuple[Path, ev.Evidence, Records]) -> None:
+    found = {item["finding"]: item["result"] for item in finished[1].check}
+    longest = max(r["num_prompt_tokens"] for r in finished[2])
+    assert found == {"claim of the engine": "bitwise", "longest prompt": f"{longest} tokens"}
+
+
+def test_the_same_plan_gives_the_same_tokens_times_and_verdict(tmp_path: Path) -> None:
+    one, first = study(tmp_path, "one")
+    two, second = study(tmp_path, "two")
+    assert first == second
+    assert one.decision == two.decision and one.equivalence == two.equivalence and one.comparison == two.comparison
+    assert one.study.hash == two.study.hash
+
+
+def test_every_bar_is_filled(tmp_path: Path) -> None:
+    progress = Silent()
+    run_study(make_plan(tmp_path, workload={"concurrency": [4]}), tmp_path / "out", resume=False, progress=progress)
+    assert progress.stages == [
+        "warm-up", "target-only repeatability", "A/B/A, 4 at a time, repeat 1", "sampled check and controls",
+    ]  # fmt: skip
+    assert progress.steps == progress.totals
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tables", "error", "said"),
+    [
+        pytest.param({"engine": {"max_len": 16}}, PromptError, "context limit is 16", id="prompt-too-long"),
+        pytest.param(
+            {"sampled": {"words": ["red", "two words"]}}, PlanError, "'two words' is 2 tokens", id="two-tokens"
+        ),
+        pytest.param({"sampled": {"words": ["red", " red"]}}, PlanError, "' red' is a token that", id="same-token"),
+        pytest.param({"sampled": {"prompt": " "}}, PromptError, "no tokens", id="empty-sampled-prompt"),
+        pytest.param({"workload": {"prompts": "nope"}}, PromptError, "unknown prompt set 'nope'", id="unknown-set"),
+        pytest.param({"workload": {"prompts": "nope.jsonl"}}, PromptError, "does not exist", id="missing-file"),
+    ],
+)
+def test_a_plan_that_cannot_be_used_leaves_nothing_behind(
+    tmp_path: Path, tables: dict[str, Any], error: type[DraftproofError], said: str
+) -> None:
+    progress = Silent()
+    with pytest.raises(error, match=said) as refused:
+        run_study(make_plan(tmp_path, **tables), tmp_path / "out", resume=False, progress=progress)
+    assert "\n" not in str(refused.value)
+    assert not list((tmp_path / "out").glob("**/*")) and progress.stages == []
+    # and so the folder is free for the mended plan
+    evidence, _ = study(tmp_path, **WITHOUT_SAMPLED)
+    assert evidence.decision.verdict == "ADOPT"
+
+
+def test_a_second_run_without_resume_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    study(tmp_path, **WITHOUT_SAMPLED)
+    before = contents(tmp_path / "out")
+    with pytest.raises(OutputError, match="already holds a study; use --resume"):
+        study(tmp_path, **WITHOUT_SAMPLED)
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"workload": {"max_tokens": 13}}, id="workload"),
+        pytest.param({"policy": {"require_sampled": False, "min_speedup": 1.01}}, id="policy"),
+        pytest.param({"script": {"seed": 1}}, id="script"),
+    ],
+)
+def test_resuming_with_another_plan_is_refused_and_changes_nothing(tmp_path: Path, changed: dict[str, Any]) -> None:
+    study(tmp_path, **WITHOUT_SAMPLED)
+    before = contents(tmp_path / "out")
+    plan = make_plan(tmp_path, **{**WITHOUT_SAMPLED, **changed})
+    with pytest.raises(PlanError, match="locked with another plan"):
+        run_study(plan, tmp_path / "out", resume=True, progress=Silent())
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"hash": "a"}'])
+def test_a_lock_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "lock.json").write_text(text, encoding="utf-8")
+    with pytest.raises(PlanError, match="not a lock"):
+        run_study(make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out", resume=True, progress=Silent())
+    assert (tmp_path / "out" / "lock.json").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_len", 999), ("threads", 999), ("claim", "up_to_ties")])
+def test_a_study_begun_under_other_facts_is_not_gone_on_with(tmp_path: Path, name: str, value: Any) -> None:
+    study(tmp_path, **WITHOUT_SAMPLED)
+    out = tmp_path / "out"
+    (out / "evidence.json").unlink()
+    lock = json.loads((out / "lock.json").read_text(encoding="utf-8"))
+    lock["loaded"][0][name] = value
+    (out / "lock.json").write_text(json.dumps(lock), encoding="utf-8")
+    before = contents(out)
+    progress = Silent()
+    with pytest.raises(PlanError, match=f"begun with {name} = {value}"):
+        run_study(make_plan(tmp_path, **WITHOUT_SAMPLED), out, resume=True, progress=progress)
+    assert contents(out) == before and progress.stages == []
+
+
+# --- what is there is shown, what was stopped is readable -------------------------------------------------------------
+
+
+def test_resuming_a_finished_study_shows_it_without_running(tmp_path: Path) -> None:
+    evidence, records = study(tmp_path, **WITHOUT_SAMPLED)
+    before = contents(tmp_path / "out")
+    progress = Silent()
+    plan = make_plan(tmp_path, **WITHOUT_SAMPLED)
+    shown, read = run_study(plan, tmp_path / "out", resume=True, progress=progress)
+    assert (shown, read) == (evidence, records)
+    assert progress.stages == [] and len(progress.said) == 1 and "complete" in progress.said[0]
+    assert contents(tmp_path / "out") == before
+
+
+def test_resume_in_an_empty_folder_begins(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, **WITHOUT_SAMPLED)
+    evidence, _ = run_study(plan, tmp_path / "out", resume=True, progress=Silent())
+    assert evidence.decision.verdict == "ADOPT"
+
+
+@pytest.mark.parametrize(
+    ("stage", "after", "concurrency", "stored"),
+    [
+        pytest.param("warm-up", 1, 1, 0, id="warm-up"),
+        pytest.param("target-only", 1, 1, 0, id="repeatability"),
+        pytest.param("A/B/A", 2, 1, 6, id="between-prompts"),
+        pytest.param("A/B/A", 3, 3, 9, id="between-groups"),
+        pytest.param("sampled", 40, 1, 18, id="sampled-check"),
+    ],
+)
+def test_what_was_measured_before_an_interruption_is_readable(
+    tmp_path: Path, stage: str, after: int, concurrency: int, stored: int
+) -> None:
+    plan = make_plan(tmp_path, workload={"concurrency": [concurrency]})
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(plan, out, resume=False, progress=Stopping(stage, after))
+    lock = json.loads((out / "lock.json").read_text(encoding="utf-8"))
+    assert lock["plan"]["name"] == "small" and len(lock["loaded"]) == 1
+    lines = json_lines(out / "requests.jsonl") if (out / "requests.jsonl").exists() else []
+    wanted = [(f"p{number}", block) for number in range(stored // 3) for block in ("A1", "B", "A2")]
+    assert sorted((line["prompt_id"], line["block"]) for line in lines) == sorted(wanted)
+    assert not (out / "evidence.json").exists()
+    with pytest.raises(OutputError, match="--resume"):
+        run_study(plan, out, resume=False, progress=Silent())
+    evidence, records = run_study(plan, out, resume=True, progress=Silent())
+    assert records[: len(lines)] == lines
+    assert set(Counter(places(records)).values()) == {1} and len(records) == 18
+    assert evidence.arms is not None and evidence.arms.target_only.latency.n == 12
+    lock = json.loads((out / "lock.json").read_text(encoding="utf-8"))
+    assert len(lock["loaded"]) == 2 and lock["hash"] == evidence.study.hash
+
+
+@pytest.mark.parametrize("cut", ["in a line", "in a group", "between groups"])
+def test_a_killed_run_goes_on_where_its_last_whole_group_ends(tmp_path: Path, cut: str) -> None:
+    plan, out = make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out"
+    whole, _ = run_study(plan, out, resume=False, progress=Silent())
+    (out / "evidence.json").unlink()
+    stored = out / "requests.jsonl"
+    lines = stored.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = {"in a line": [*lines[:7], lines[7][:40]], "in a group": lines[:8], "between groups": lines[:6]}[cut]
+    stored.write_text("".join(kept), encoding="utf-8")
+    progress = Silent()
+    evidence, records = run_study(plan, out, resume=True, progress=progress)
+    assert [json.loads(line) for line in lines[:6]] == records[:6] == json_lines(stored)[:6]
+    assert set(Counter(places(records)).values()) == {1} and len(records) == len(lines)
+    assert [r["token_ids"] for r in records] == [json.loads(line)["token_ids"] for line in lines]
+    assert evidence.decision.verdict == whole.decision.verdict
+
+
+def test_the_one_fact_that_differs_is_named(tmp_path: Path) -> None:
+    plan, out = make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out"
+    run_study(plan, out, resume=False, progress=Silent())
+    (out / "evidence.json").unlink()
+    lock = json.loads((out / "lock.json").read_text(encoding="utf-8"))
+    lock["loaded"][0]["engine"]["script"]["seed"] = 9
+    (out / "lock.json").write_text(json.dumps(lock), encoding="utf-8")
+    with pytest.raises(PlanError, match=r"begun with engine\.script\.seed = 9, and now it is 0"):
+        run_study(plan, out, resume=True, progress=Silent())
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_limits_say_what_a_small_scripted_study_may_not_claim(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path)
+    said = "\n".join(evidence.limits)
+    assert "The engine is a script" in evidence.limits[0] and "about nothing real" in evidence.limits[0]
+    assert "Measured on 6 prompts of at most 12 tokens" in said
+    assert "Measured at 1 request(s) at a time" in said
+    assert "p95 and p99 latency are not estimable from 12 requests per arm." in said
+    assert "one fixed prompt with 3 allowed tokens at temperature 1;" in said
+    assert "does not report rounds" not in said and "was not checked." not in said
+
+
+def test_the_limits_of_many_requests_do_not_call_p95_unknown(tmp_path: Path) -> None:
+    tables = {"workload": {"max_tokens": 2}, "measure": {"repeats": 2}}
+    evidence, _ = study(tmp_path, count=40, **tables, **WITHOUT_SAMPLED)
+    assert evidence.arms is not None and evidence.arms.speculative is not None
+    assert evidence.arms.speculative.latency.p95.estimate is not None
+    assert not any("p95" in line for line in evidence.limits)
+
+
+def test_the_limits_of_an_engine_without_rounds_say_so(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path)
+    arms, equivalence = evidence.arms, evidence.equivalence
+    assert arms is not None and arms.speculative is not None and equivalence is not None and equivalence.sampled
+    blind = arms.model_copy(update={"speculative": arms.speculative.model_copy(update={"acceptance": None})})
+    unplaced = equivalence.model_copy(update={"sampled": equivalence.sampled.model_copy(update={"strata": []})})
+    said = limits(make_plan(tmp_path), blind, unplaced, 6)
+    assert [line for line in said if line not in evidence.limits] == [
+        "The engine does not report rounds: acceptance was not measured.",
+        "The engine does not report rounds: tokens were not told apart by their place in the round.",
+    ]

@@ -1,0 +1,412 @@
+"""
+The sampled check says PASS of a correct engine, FAIL of a wrong one, and INCONCLUSIVE where it cannot tell.
+
+Seeds are fixed. What chance could do with other seeds stands at each test.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from draftproof.engines.base import EngineProtocol
+from draftproof.engines.scripted import Script, ScriptedEngine, Table
+from draftproof.evidence import ControlResult, SampledResult
+from draftproof.proposers import PromptLookup
+from draftproof.records import Completion, Round
+from draftproof.sampling.accept import AcceptRule, Decision, rejection
+from draftproof.stats.goodness import holm
+from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS, hotter
+from draftproof.verify.sampled import (
+    SampledDesign,
+    TokenLog,
+    collect,
+    judge,
+    num_controls,
+    places,
+    verify_sampled,
+)
+from support.scripted import SAMPLED, SCRIPT, Restricted
+
+PLACES = ("plain", "draft 1", "draft 2+", "bonus")
+
+
+def engine(accept: AcceptRule = rejection, *, num_speculative_tokens: int = 2, **script: Any) -> ScriptedEngine:
+    return ScriptedEngine(
+        Script(**{**SCRIPT, **script}),
+        proposer=PromptLookup(1, 1),
+        num_speculative_tokens=num_speculative_tokens,
+        accept=accept,
+    )
+
+
+def design(**changes: Any) -> SampledDesign:
+    plain = ScriptedEngine()
+    values: dict[str, Any] = {
+        **{name: value for name, value in SAMPLED.items() if name not in ("prompt", "words")},
+        "prompt_token_ids": tuple(plain.encode(str(SAMPLED["prompt"]))),
+        "allowed_token_ids": tuple(plain.encode(word)[0] for word in SAMPLED["words"]),  # type: ignore[attr-defined]
+    }
+    return SampledDesign(**{**values, **changes})
+
+
+def check(subject: EngineProtocol, **changes: Any) -> tuple[SampledResult, list[ControlResult]]:
+    return verify_sampled(subject, design(**changes), lambda steps: None)
+
+
+def collected(subject: EngineProtocol, plan: SampledDesign, seed: int = 1, **options: Any) -> TokenLog:
+    worker = subject.sibling(max_batch=plan.batch, max_len=len(plan.prompt_token_ids) + plan.tokens)
+    return collect(worker, plan, plan.sequences, seed, lambda steps: None, **options)
+
+
+# --- PASS -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_correct_engine_passes_and_everything_it_was_held_against_is_recorded() -> None:
+    """With 180 other seeds the outcome was PASS each time, so that it is another one in fewer than 2 % of runs."""
+    steps = []
+    subject, plan = engine(), design()
+    result, controls = verify_sampled(subject, plan, steps.append)
+    assert result.outcome == "PASS" and result.reasons == []
+    assert result.sequences == 150 and result.tokens == 150 * 8
+    assert result.p_value is not None and result.p_value >= plan.alpha_fail
+    assert result.tv_estimate is not None and result.tv_upper_bound is not None
+    assert result.tv_estimate < result.tv_upper_bound < plan.delta
+    margin = math.sqrt((3 * math.log(2) + math.log(1 / plan.alpha_eq)) / (2 * result.tokens))
+    assert result.tv_upper_bound == pytest.approx(result.tv_estimate + margin)
+    assert (result.delta, result.alpha_fail, result.alpha_eq) == (plan.delta, plan.alpha_fail, plan.alpha_eq)
+    assert [item["place in the round"] for item in result.strata] == list(PLACES)
+    assert sum(item["tokens"] for item in result.strata) == result.tokens
+    assert all(item["tokens"] >= plan.min_stratum_tokens for item in result.strata)
+    assert result.configuration["num_speculative_tokens"] == 2 and result.configuration["batch"] == 32
+    assert [(item.name, item.kind, item.flagged, item.behaved) for item in controls] == [
+        ("always accept", "defect", True, True),
+        ("redraw from the target", "defect", True, True),
+        ("target-only", "lossless", False, True),
+    ]
+    assert sum(steps) == plan.sequences + num_controls(subject) * plan.control_sequences
+
+
+def test_the_curve_grows_to_the_result() -> None:
+    result, _ = check(engine())
+    tokens = [n for n, _, _ in result.tv_by_n]
+    assert tokens == sorted(set(tokens)) and len(tokens) == 20
+    assert result.tv_by_n[-1] == (result.tokens, result.tv_estimate, result.tv_upper_bound)
+    assert all(0 <= estimate < bound <= 1 for _, estimate, bound in result.tv_by_n)
+    assert result.tv_by_n[0][2] > result.tv_by_n[-1][2]
+
+
+def test_the_same_design_gives_the_same_result_and_another_seed_another_one() -> None:
+    assert check(engine()) == check(engine())
+    assert check(engine())[0].tv_estimate != check(engine(), seed=2)[0].tv_estimate
+
+
+# --- FAIL -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(RULE_DEFECTS))
+def test_an_engine_with_a_shipped_defect_as_its_own_rule_fails(name: str) -> None:
+    """Missed with a probability far below 1e-6: the adjusted p is below 1e-10 here."""
+    result, _ = check(engine(RULE_DEFECTS[name]))
+    assert result.outcome == "FAIL"
+    assert result.p_value is not None and result.p_value < 1e-6
+    assert "adjusted p" in result.reasons[0] and "is below 0.001" in result.reasons[0]
+
+
+def test_an_engine_that_asks_for_another_temperature_fails() -> None:
+    """The score of the log-probability is some six standard deviations away."""
+
+    class Hotter(Restricted):
+        def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
+            return super().generate(prompts, [hotter(item) for item in params], **options)
+
+    result, _ = check(Hotter(engine(copying=1.5)), sequences=400)
+    assert result.outcome == "FAIL"
+
+
+def test_an_engine_whose_block_gives_wrong_laws_fails() -> None:
+    """Rows of a block are rolled by one token, so that a drafted or bonus token is drawn as if nothing were copied."""
+    result, _ = check(engine(defect="block"))
+    assert result.outcome == "FAIL" and result.p_value is not None and result.p_value < 1e-6
+    assert any(place in result.reasons[0] for place in ("'draft 2+'", "'bonus'"))
+
+
+def test_a_wrong_bonus_token_alone_fails_and_its_place_shows_it() -> None:
+    """The bonus repeats the last drafted token: about one token in six is wrong, and all of one place."""
+
+    def repeat_as_bonus(target_probs: Any, proposal: Any, keys: Any, positions: Any, noise: Any) -> Decision:
+        decision = rejection(target_probs, proposal, keys, positions, noise)
+        if not proposal.token_ids.shape[1]:
+            return decision
+        full = (decision.num_accepted == proposal.num_tokens) & (proposal.num_tokens > 0)
+        last = proposal.token_ids.gather(1, (proposal.num_tokens - 1).clamp(min=0)[:, None])[:, 0]
+        return Decision(
+            num_accepted=decision.num_accepted, next_token_ids=torch.where(full, last, decision.next_token_ids)
+        )
+
+    result, _ = check(engine(repeat_as_bonus))
+    assert result.outcome == "FAIL"
+    found = {item["place in the round"]: item["TV"] for item in result.strata}
+    assert found.pop("bonus") > 0.2 > 0.15 > max(found.values())
+
+
+def test_a_rejection_outranks_what_else_is_wanting() -> None:
+    result, _ = check(engine(RULE_DEFECTS["always accept"]), delta=0.001, min_stratum_tokens=10_000)
+    assert result.outcome == "FAIL" and "adjusted p" in result.reasons[0] and len(result.reasons) > 3
+
+
+def test_a_judge_that_is_wrong_condemns_a_correct_engine() -> None:
+    """So it is the engine's own score, and not what the speculative pass computed, that tokens are held against."""
+
+    class Misjudged(Restricted):
+        def score(self, prompt_token_ids: Any, token_ids: Any) -> Any:
+            return np.roll(super().score(prompt_token_ids, token_ids), 1, axis=-1)
+
+    assert check(Misjudged(engine()))[0].outcome == "FAIL"
+
+
+@pytest.mark.parametrize("changes", [{}, {"defect": "block"}], ids=["correct", "wrong-block"])
+def test_every_token_is_held_against_the_law_after_its_own_prefix(changes: dict[str, Any]) -> None:
+    """The law, computed here one token at a time in plain floats from the table, whatever the engine's passes gave."""
+    plan = design(sequences=20, temperature=0.7)
+    subject = engine(**changes)
+    log = collected(subject, plan)
+    table = Table(Script(**SCRIPT))
+    assert log.cells.shape == (160,) and log.laws.shape == (160, 3)
+    for start in range(0, 160, 8):
+        prefix = list(plan.prompt_token_ids)
+        for at in range(start, start + 8):
+            logits = table.logits(prefix)
+            weights = [math.exp(float(logits[token_id]) / 0.7) for token_id in plan.allowed_token_ids]
+            assert log.laws[at] == pytest.approx([weight / sum(weights) for weight in weights], rel=1e-6)
+            prefix.append(plan.allowed_token_ids[log.cells[at]])
+
+
+def test_tokens_share_a_context_exactly_where_they_share_a_prefix() -> None:
+    log = collected(engine(), design(sequences=40))
+    prefixes = [tuple(log.cells[start:at]) for start in range(0, 320, 8) for at in range(start, start + 8)]
+    pairs = set(zip(prefixes, log.contexts.tolist(), strict=True))
+    assert len(pairs) == len(set(prefixes)) == len(set(log.contexts.tolist()))
+    assert Counter(log.contexts.tolist())[log.contexts[0]] == 40
+
+
+# --- INCONCLUSIVE -----------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_that_is_not_below_delta_is_inconclusive() -> None:
+    result, _ = check(engine(), delta=0.01)
+    assert result.outcome == "INCONCLUSIVE" and result.p_value is not None and result.p_value >= 1e-3
+    (reason,) = result.reasons
+    assert reason.startswith("the bound on the total variation") and reason.endswith("is not below 0.01")
+
+
+def test_too_few_sequences_are_inconclusive() -> None:
+    result, _ = check(engine(), sequences=20)
+    assert result.outcome == "INCONCLUSIVE"
+    assert any("the bound on the total variation" in reason for reason in result.reasons)
+    assert any("tokens at 'bonus', 50 were registered" in reason for reason in result.reasons)
+
+
+def test_places_with_too_few_tokens_are_inconclusive_and_each_is_named() -> None:
+    result, _ = check(engine(), min_stratum_tokens=10_000)
+    assert result.outcome == "INCONCLUSIVE"
+    counts = {item["place in the round"]: item["tokens"] for item in result.strata}
+    assert result.reasons == [
+        f"only {counts[name]} tokens at '{name}', 10000 were registered" for name in ("draft 1", "draft 2+", "bonus")
+    ]
+
+
+def test_a_bound_of_a_place_that_is_not_below_its_delta_is_inconclusive() -> None:
+    result, _ = check(engine(), delta_stratum=0.02)
+    assert result.outcome == "INCONCLUSIVE"
+    assert [reason.split("'")[1] for reason in result.reasons] == ["draft 1", "draft 2+", "bonus"]
+    assert all(reason.startswith("bound ") and reason.endswith("is not below 0.02") for reason in result.reasons)
+
+
+def test_an_engine_that_never_speculates_shows_nothing() -> None:
+    subject = ScriptedEngine(Script(**SCRIPT), proposer=None)
+    result, controls = check(subject)
+    assert result.outcome == "INCONCLUSIVE"
+    assert [item.name for item in controls if not item.behaved] == list(RULE_DEFECTS)
+    assert sum("only 0 tokens" in reason for reason in result.reasons) == 3
+
+
+def test_controls_that_are_too_small_to_find_a_defect_are_inconclusive() -> None:
+    result, controls = check(engine(), control_sequences=2)
+    missed = [item.name for item in controls if not item.behaved]
+    assert missed and set(missed) <= set(RULE_DEFECTS)
+    assert result.outcome == "INCONCLUSIVE"
+    assert result.reasons == [f"control '{name}' did not behave" for name in missed]
+    assert all("2 sequences, adjusted p = " in item.detail for item in controls)
+
+
+def test_a_lossless_control_that_is_flagged_is_inconclusive() -> None:
+    class WrongAlone(Restricted):
+        """Speculates as it should and is wrong where it does not."""
+
+        def generate(self, prompts: Any, params: Any, *, speculate: bool = True, **options: Any) -> list[Completion]:
+            if not speculate:
+                params = [item.model_copy(update={"temperature": 5.0}) for item in params]
+            return super().generate(prompts, params, speculate=speculate, **options)
+
+    result, controls = check(WrongAlone(engine(copying=1.5)), control_sequences=300)
+    assert [(item.name, item.flagged, item.behaved) for item in controls][-1] == ("target-only", True, False)
+    assert result.outcome == "INCONCLUSIVE" and result.reasons == ["control 'target-only' did not behave"]
+
+
+def test_requests_that_end_with_an_error_leave_the_law_unread() -> None:
+    result, controls = check(engine(defect="not-finite"))
+    assert result.outcome == "INCONCLUSIVE" and controls == []
+    assert (result.tokens, result.p_value, result.tv_estimate, result.tv_upper_bound) == (0, None, None, None)
+    assert result.strata == [] and result.tv_by_n == []
+    (reason,) = result.reasons
+    assert reason == "150 of 150 requests ended with an error: the target's logits are not finite"
+
+
+def test_one_failed_request_is_enough() -> None:
+    class OneFails(Restricted):
+        def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
+            done = super().generate(prompts, params, **options)
+            return [replace(done[0], finish_reason="error", error="a reason"), *done[1:]]
+
+    result, _ = check(OneFails(engine()))
+    assert result.outcome == "INCONCLUSIVE"
+    assert result.reasons == ["1 of 150 requests ended with an error: a reason"]
+
+
+# --- engines that can do less -----------------------------------------------------------------------------------------
+
+
+def test_an_engine_without_rounds_has_no_places_and_may_pass() -> None:
+    result, controls = check(Restricted(engine(), reports_rounds=False))
+    assert result.strata == [] and result.outcome == "PASS"
+    assert [item.name for item in controls] == [*RULE_DEFECTS, "target-only"]
+
+
+def test_without_rounds_no_score_is_split_by_place() -> None:
+    log = collected(Restricted(engine(), reports_rounds=False), design(sequences=20))
+    assert set(log.strata) == {"unknown"}
+
+
+def test_where_the_rule_cannot_be_replaced_the_defect_is_planted_in_the_request() -> None:
+    """A temperature half as high again shifts the log-probability's score by some six standard deviations."""
+    subject = Restricted(engine(copying=1.5), replaceable_rule=False)
+    result, controls = check(subject, control_sequences=300)
+    assert [(item.name, item.kind, item.behaved) for item in controls] == [
+        ("another temperature", "defect", True),
+        ("target-only", "lossless", True),
+    ]
+    assert num_controls(subject) == len(controls) == len(REQUEST_DEFECTS) + 1
+    assert num_controls(engine()) == len(RULE_DEFECTS) + 1
+    assert result.outcome == "PASS"
+
+
+def test_each_control_draws_its_own_numbers() -> None:
+    seeds = []
+
+    class Watched(Restricted):
+        def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
+            seeds.append([item.seed for item in params])
+            return super().generate(prompts, params, **options)
+
+    check(Watched(engine()))
+    flat = [seed for run in seeds for seed in run]
+    assert len(seeds) == 4 and len(flat) == len(set(flat)) == 150 + 3 * 80
+
+
+# --- false alarms, and the judge by itself ----------------------------------------------------------------------------
+
+
+def test_a_correct_engine_is_not_accused_over_twenty_seeds() -> None:
+    """A valid p below 1e-3 in any of 20 runs has a probability of at most 0.02; below 0.05 in 6 or more, of 3e-4."""
+    subject, plan = engine(), design(sequences=120)
+    p_values = [judge(collected(subject, plan, seed))[0] for seed in range(100, 120)]
+    assert min(p_values) >= 1e-3
+    assert sum(p_value < 0.05 for p_value in p_values) < 6
+    assert len(set(p_values)) > 1
+
+
+def test_a_correct_engine_that_drafts_much_and_fits_many_at_once_is_not_accused() -> None:
+    """As above, with 5 runs: at most 0.005."""
+    subject, plan = engine(num_speculative_tokens=5, copying=2.0), design(sequences=120, batch=7)
+    assert min(judge(collected(subject, plan, seed))[0] for seed in range(5)) >= 1e-3
+
+
+def test_the_judge_computes_the_tests_that_it_names() -> None:
+    """Contexts are all different, so only the scores are left: z in plain arithmetic, then Holm."""
+    generator = np.random.default_rng(5)
+    laws = generator.dirichlet([1.0, 2.0, 3.0], size=60)
+    cells = np.array([generator.choice(3, p=law) for law in laws])
+    strata = ["bonus" if index % 3 else "draft 1" for index in range(60)]
+    found, _ = judge(TokenLog(cells=cells, laws=laws, contexts=np.arange(60), strata=strata))
+
+    def p_value(score: Any, chosen: Sequence[int]) -> float:
+        observed = mean = variance = 0.0
+        for index in chosen:
+            values = [score(law := laws[index], cell) for cell in range(3)]
+            expected = sum(p * value for p, value in zip(law, values, strict=True))
+            observed, mean = observed + values[cells[index]], mean + expected
+            variance += sum(p * (value - expected) ** 2 for p, value in zip(law, values, strict=True))
+        return math.erfc(abs(observed - mean) / math.sqrt(variance) / math.sqrt(2))
+
+    scores = (lambda law, cell: math.log(law[cell]), lambda law, cell: float(law[cell] == max(law)))
+    groups = [range(60), *([i for i in range(60) if strata[i] == name] for name in ("bonus", "draft 1"))]
+    each = [p_value(score, group) for score in scores for group in groups]
+    assert found == pytest.approx(min(1.0, len(each) * min(each)), rel=1e-9)
+    assert found == pytest.approx(holm(each).min(), rel=1e-9)
+
+
+def test_the_judge_names_the_place_that_is_wrong() -> None:
+    """Every bonus token is the likeliest one, and all others are drawn from the law."""
+    generator = np.random.default_rng(1)
+    laws = np.tile([0.5, 0.3, 0.2], (400, 1))
+    strata = ["bonus" if index % 8 == 0 else "draft 1" for index in range(400)]
+    cells = np.array([0 if place == "bonus" else generator.choice(3, p=laws[0]) for place in strata])
+    p_value, name = judge(TokenLog(cells=cells, laws=laws, contexts=np.arange(400), strata=strata))
+    assert p_value < 1e-3 and "at 'bonus'" in name
+
+
+def test_the_judge_sees_what_leaves_every_score_alone() -> None:
+    """Two cells of equal probability of which one never comes: only the chi-square over cells can tell."""
+    laws = np.tile([0.4, 0.3, 0.3], (400, 1))
+    cells = np.array([0, 0, 1, 1, 1] * 80)
+    p_value, name = judge(TokenLog(cells=cells, laws=laws, contexts=np.zeros(400, dtype=int), strata=["plain"] * 400))
+    assert p_value < 1e-3 and name.startswith("chi-square")
+
+
+def item(proposed: int, accepted: int, emitted: int) -> Round:
+    return Round(
+        num_proposed=proposed, num_accepted=accepted, next_token=None, emitted=emitted, propose_ms=0.0, score_ms=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("rounds", "names"),
+    [
+        pytest.param([item(0, 0, 1)], ["plain"], id="nothing-drafted"),
+        pytest.param([item(3, 0, 1)], ["draft 1"], id="rejected-at-once"),
+        pytest.param([item(3, 1, 2)], ["draft 1", "draft 2+"], id="rejected-at-the-second"),
+        pytest.param([item(3, 2, 3)], ["draft 1", "draft 2+", "draft 2+"], id="rejected-at-the-last"),
+        pytest.param([item(3, 3, 4)], ["draft 1", "draft 2+", "draft 2+", "bonus"], id="accepted-whole"),
+        pytest.param([item(1, 1, 2)], ["draft 1", "bonus"], id="one-drafted"),
+        pytest.param([item(3, 3, 2)], ["draft 1", "draft 2+"], id="cut-by-the-end"),
+        pytest.param(
+            [item(1, 0, 1), item(0, 0, 1), item(1, 1, 2)], ["draft 1", "plain", "draft 1", "bonus"], id="three"
+        ),
+        pytest.param([], [], id="no-rounds"),
+    ],
+)
+def test_a_token_has_the_place_that_it_was_decided_at(rounds: list[Round], names: list[str]) -> None:
+    (done,) = engine().generate(["red green"], design_params(), speculate=False)
+    assert places(replace(done, rounds=tuple(rounds))) == names
+
+
+def design_params() -> Any:
+    from draftproof.request import SamplingParams
+
+    return SamplingParams(max_tokens=1)
