@@ -72,11 +72,16 @@ def test_several_mistakes_are_all_named() -> None:
         pytest.param("engine", "kind", "vllm", "'native', 'hf' or 'scripted'", id="kind"),
         pytest.param("engine", "dtype", "float16", "'bfloat16', 'float32' or 'float64'", id="dtype"),
         pytest.param("engine", "threads", 2.5, "'auto'", id="threads"),
+        pytest.param("engine", "threads", 0, "greater than or equal to 1", id="no-thread"),
         pytest.param("engine", "max_len", "big", "'auto'", id="max-len"),
+        pytest.param("engine", "max_len", 1, "greater than or equal to 2", id="max-len-1"),
         pytest.param("engine", "numerics", "exact", "'bitwise' or 'fast'", id="numerics"),
         pytest.param(
             "speculation", "proposer", "eagle", "'prompt-lookup', 'draft-model' or 'early-exit'", id="proposer"
         ),
+        pytest.param("speculation", "exit_layer", 0, "greater than or equal to 1", id="exit-layer"),
+        pytest.param("speculation", "confidence_threshold", 1.0, "less than 1", id="sure"),
+        pytest.param("speculation", "confidence_threshold", -0.1, "greater than or equal to 0", id="negative"),
         pytest.param("speculation", "verification", "typical", "'rejection' or 'coupled'", id="verification"),
         pytest.param("speculation", "num_speculative_tokens", 0, "greater than or equal to 1", id="k-0"),
         pytest.param("speculation", "num_speculative_tokens", 16, "less than or equal to 15", id="k-16"),
@@ -180,6 +185,15 @@ def test_what_means_something_to_the_engine_is_taken(kind: str, values: dict[str
     [
         pytest.param({"speculation": {"proposer": "draft-model"}}, "needs 'draft'", id="no-draft"),
         pytest.param({"speculation": {"draft": "a"}}, "'draft' is only for proposer 'draft-model'", id="idle-draft"),
+        pytest.param(
+            {"speculation": {"proposer": "early-exit", "exit_layer": 3, "draft": "a"}},
+            "'draft' is only for proposer 'draft-model'",
+            id="early-exit-draft",
+        ),
+        pytest.param({"speculation": {"proposer": "early-exit"}}, "'exit_layer' goes with", id="no-exit-layer"),
+        pytest.param({"speculation": {"exit_layer": 3}}, "'exit_layer' goes with", id="idle-exit-layer"),
+        pytest.param({"speculation": {"confidence_threshold": 0.5}}, "prompt lookup has none", id="sure-lookup"),
+        pytest.param({"engine": {"kind": "hf"}}, 'can claim "up_to_ties" at most', id="hf-claim"),
         pytest.param({"speculation": {"prompt_lookup_min": 5}}, "above 'prompt_lookup_max'", id="min-above-max"),
         pytest.param(
             {"engine": {"kind": "hf"}, "speculation": {"proposer": "draft-model", "draft": "a"}},
