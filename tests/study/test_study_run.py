@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.errors import DraftproofError, OutputError, PlanError, PromptError
+from draftproof.records import Completion
+from draftproof.study import run
 from draftproof.study.limits import limits
 from draftproof.study.run import run_study
-from support.scripted import WITHOUT_SAMPLED, Silent, Stopping, json_lines, make_plan
+from support.scripted import WITHOUT_SAMPLED, Restricted, Silent, Stopping, json_lines, make_plan
 
 FILES = {"lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json"}
 Records = list[dict[str, Any]]
@@ -47,6 +50,7 @@ def test_a_fast_correct_engine_is_adopted(tmp_path: Path) -> None:
     assert evidence.decision.registered and evidence.draftproof_version == __version__
     assert equivalence is not None and equivalence.greedy is not None and equivalence.sampled is not None
     assert equivalence.claim == "bitwise" and equivalence.greedy.identical == equivalence.greedy.prompts == 6
+    assert equivalence.greedy.anchor_regret == 0.0 and equivalence.greedy.anchor_tokens == 3 * 12
     assert equivalence.sampled.outcome == "PASS" and equivalence.sampled.reasons == []
     assert [(item.kind, item.flagged) for item in equivalence.controls] == [
         ("defect", True), ("defect", True), ("lossless", False),
@@ -97,6 +101,26 @@ def test_a_wrong_block_rolls_back_by_sampled_output_alone_where_the_runs_sample(
     assert evidence.equivalence is not None and evidence.equivalence.greedy is None
     assert evidence.decision.verdict == "ROLL_BACK" and row(evidence, "greedy output").result == "not estimable"
     assert any("Greedy identity was not checked" in line for line in evidence.limits)
+
+
+def test_a_target_that_does_not_repeat_itself_rolls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wavering(Restricted):
+        """The second of two target-only runs of the first prompt ends with another token; the measured runs do not."""
+
+        calls = 0
+
+        def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
+            done = super().generate(prompts, params, **options)
+            Wavering.calls += 1
+            return [replace(done[0], token_ids=(*done[0].token_ids[:-1], 7))] if Wavering.calls == 4 else done
+
+    open_engine = run.open_engine
+    monkeypatch.setattr(run, "open_engine", lambda *inputs: Wavering(open_engine(*inputs)))
+    evidence, _ = study(tmp_path, **WITHOUT_SAMPLED)
+    assert evidence.equivalence is not None and evidence.equivalence.greedy is not None
+    greedy = evidence.equivalence.greedy
+    assert (greedy.repeatability_prompts, greedy.repeatability_identical, greedy.divergences) == (3, 2, [])
+    assert evidence.decision.verdict == "ROLL_BACK" and row(evidence, "repeatability").result == "miss"
 
 
 def test_noise_is_inconclusive(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""A run that got Ctrl-C is gone on with by --resume, by another process."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from draftproof import evidence as ev
+from draftproof.cli.main import main
+from support.scripted import WITHOUT_SAMPLED, json_lines, study_values
+
+WAIT_S = 120
+
+
+def begin(study: Path, out: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "draftproof.cli.main", "run", str(study), "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def write_study(folder: Path) -> Path:
+    """Twenty-four prompts of 100 tokens in groups of 4: long enough to be interrupted, short enough to be ended."""
+    tables = {"workload": {"max_tokens": 100, "concurrency": [4]}, **WITHOUT_SAMPLED}
+    lines = []
+    for name, table in study_values(folder, count=24, **tables).items():
+        if not isinstance(table, dict):
+            lines.insert(0, f"{name} = {json.dumps(table)}")
+            continue
+        script = table.pop("script", None)
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+        if script is not None:
+            lines += [f"[{name}.script]", *(f"{key} = {json.dumps(value)}" for key, value in script.items())]
+    path = folder / "study.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, out = write_study(tmp_path), tmp_path / "out"
+    process = begin(study, out)
+    until = time.monotonic() + WAIT_S
+    try:
+        # the first group has four prompts, each in three blocks
+        while not ((out / "requests.jsonl").exists() and (out / "requests.jsonl").read_bytes().count(b"\n") >= 12):
+            assert process.poll() is None and time.monotonic() < until, "the study ended before it was interrupted"
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and said.count("\n") == 1 and "--resume" in said
+    stored = json_lines(out / "requests.jsonl")
+    assert 12 <= len(stored) < 72 and not (out / "evidence.json").exists()
+
+    monkeypatch.setattr(sys, "argv", ["draftproof", "run", str(study), "--out", str(out), "--resume"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    lines = json_lines(out / "requests.jsonl")
+    seen = Counter((line["prompt_id"], line["block"]) for line in lines)
+    assert len(seen) == 72 and set(seen.values()) == {1}
+    # a group whose storing was cut is measured again; what was whole is kept
+    whole = {line["prompt_id"] for line in stored if line["block"] == "A2"}
+    assert len(whole) >= 4 and all(line in lines for line in stored if line["prompt_id"] in whole)
+    evidence = ev.load(out / "evidence.json")
+    assert evidence.decision.verdict == "ADOPT" and evidence.comparison is not None
+    assert evidence.comparison.overall.n == 24
+    assert (out / "report.html").exists() and (out / "junit.xml").exists()
