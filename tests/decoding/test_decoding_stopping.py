@@ -141,3 +141,32 @@ def test_a_stop_string_that_the_next_token_decodes_away_still_ends_the_request()
         if reason is not None:
             break
     assert held.cut([], [0, 1, 2]) == (plain, "stop")
+
+
+@pytest.mark.parametrize(
+    ("stop", "tokens", "shown"),
+    [
+        pytest.param(("abc",), [1, 0], "b", id="one-character-begun"),
+        pytest.param(("abc",), [1, 0, 1], "b", id="two-characters-begun"),
+        pytest.param(("abc", "ba"), [1], "", id="another-begun"),
+        pytest.param(("abc",), [0, 1, 1], "abb", id="begun-and-gone-on-otherwise"),
+        pytest.param(("aab",), [0, 0, 0], "a", id="begun-again-inside"),
+        pytest.param((), [0, 1], "ab", id="no-stop-strings"),
+    ],
+)
+def test_while_a_request_goes_on_what_may_become_a_stop_string_is_held_back(stop, tokens, shown: str) -> None:
+    assert rule(stop=stop).text(tokens, ended=False) == shown
+    assert rule(stop=stop).text(tokens) == decode(tokens)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    tokens=st.lists(st.integers(0, 4), max_size=12),
+    stop=st.lists(st.text("abc", min_size=1, max_size=4), max_size=2).map(tuple),
+)
+def test_what_was_shown_is_never_taken_back(tokens: list[int], stop: tuple[str, ...]) -> None:
+    held = rule(stop=stop)
+    kept, reason = held.cut([], tokens)
+    texts = [held.text(kept[:size], ended=False) for size in range(len(kept) + (reason is None))]
+    texts.append(held.text(kept))
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))

@@ -16,7 +16,7 @@ from draftproof import Completion, Engine, SamplingParams
 from draftproof.decoding.loop import Decoder, roll_back
 from draftproof.engines.base import EngineProtocol
 from draftproof.errors import InputError, ModelError, PromptError
-from draftproof.proposers import DraftModel, PromptLookup, Proposal, point_masses
+from draftproof.proposers import DraftModel, FirstOf, PromptLookup, Proposal, point_masses
 from draftproof.records import summarise_rounds
 from draftproof.sampling.accept import Decision, rejection
 from draftproof.sampling.draw import draw
@@ -26,7 +26,7 @@ from support.toy_models import VOCAB, Scripted, judge, tiny_llama
 
 PROMPT = [3, 4, 5, 3, 4, 5, 3, 4]
 PROMPTS = [PROMPT, [9], [*range(10, 50)], [8, 8, 6, 8, 8, 6, 8]]
-LENGTH = 24
+LENGTH = 20
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 PROPOSERS = {
     "target-only": lambda model: None,
@@ -38,6 +38,12 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 every_proposer = pytest.mark.parametrize("kind", PROPOSERS)
 
 
+@pytest.fixture(autouse=True)
+def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every engine measures its pass shapes; here over fewer positions, which is held in full elsewhere."""
+    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
+
+
 @pytest.fixture(scope="module")
 def truth() -> list[int]:
     """What the judge says after `PROMPT`."""
@@ -47,6 +53,12 @@ def truth() -> list[int]:
 def perfect(truth: list[int]) -> Scripted:
     """Drafts that the target accepts whole, so that every block is full."""
     return Scripted(lambda row, limit: truth[row.num_generated : row.num_generated + limit])
+
+
+@pytest.fixture(scope="module")
+def full_blocks(truth: list[int]) -> Engine:
+    """An engine whose drafts are always accepted, used by one test after the other."""
+    return make_engine(proposer=perfect(truth))
 
 
 def one(engine: Engine, params: SamplingParams, speculate: bool = True, prompt=PROMPT) -> Completion:
@@ -87,13 +99,17 @@ def solo_runs(dtype: str) -> list[tuple[int, ...]]:
     return expected
 
 
-@every_dtype
-@every_proposer
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [("float64", kind) for kind in PROPOSERS]
+    + [("float32", "prompt-lookup")]
+    + [("bfloat16", kind) for kind in PROPOSERS],
+)
 def test_greedy_batches_and_drafts_equal_the_solo_target_only_arm(dtype: str, kind: str) -> None:
-    """Seven requests for two slots; the prompts repeat, so that one copies another's keys."""
+    """Five requests for two slots; a prompt repeats, so that one copies another's keys."""
     model, expected = tiny_llama(3, DTYPES[dtype]), solo_runs(dtype)
     engine = bitwise(make_engine(model, proposer=PROPOSERS[kind](model), max_batch=2))
-    prompts, expected = [*PROMPTS, *PROMPTS[:3]], [*expected, *expected[:3]]
+    prompts, expected = [PROMPT, *PROMPTS], [expected[0], *expected]
     completions = engine.generate(prompts, ask(LENGTH))
     assert tokens(completions) == expected
     assert tokens(engine.generate(prompts, ask(LENGTH), speculate=False)) == expected
@@ -103,8 +119,15 @@ def test_greedy_batches_and_drafts_equal_the_solo_target_only_arm(dtype: str, ki
     assert 0 < accepted < proposed if engine.proposer else proposed == 0
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-@every_proposer
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        ("float64", "draft-model"),
+        ("float64", "prompt-lookup"),
+        ("bfloat16", "draft-model"),
+        ("bfloat16", "target-only"),
+    ],
+)
 def test_a_seeds_tokens_do_not_depend_on_batch_mates_nor_on_the_slot(dtype: str, kind: str) -> None:
     model = tiny_llama(3, DTYPES[dtype])
     wanted = ask(LENGTH, temperature=0.8, top_p=0.95, seed=7)
@@ -114,9 +137,9 @@ def test_a_seeds_tokens_do_not_depend_on_batch_mates_nor_on_the_slot(dtype: str,
     mates = [
         ([9], ask(9)),
         ([*range(10, 50)], ask(17, temperature=1.5, seed=8)),
-        ([2], ask(40, temperature=1.0, seed=7)),
+        ([2], ask(26, temperature=1.0, seed=7)),
     ]
-    for place in range(4):
+    for place in (0, 1, 3):
         prompts, params = map(list, zip(*mates[:place], (PROMPT, wanted), *mates[place:], strict=True))
         again = engine.generate(prompts, params)[place]
         assert again.token_ids == expected.token_ids
@@ -135,8 +158,9 @@ def test_a_seed_fixes_a_sampled_output_and_means_nothing_to_a_greedy_one() -> No
     assert one(engine, ask(seed=1)).token_ids == one(engine, ask(seed=2)).token_ids
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65])
+@pytest.mark.parametrize(
+    ("size", "temperature"), [(1, 0.0), (1, 1.0), (7, 0.0), (8, 0.0), (9, 1.0), (64, 0.0), (65, 0.0), (65, 1.0)]
+)
 def test_the_target_as_its_own_draft_accepts_everything_whatever_the_prompts_length(
     size: int, temperature: float
 ) -> None:
@@ -178,6 +202,21 @@ def test_of_two_tokens_that_tie_the_first_is_taken_whatever_is_drafted() -> None
     for proposer, rate in ((second, 0.0), (first, 1.0)):
         completion = one(make_engine(model, proposer=proposer), ask())
         assert completion.token_ids == plain and completion.speculation.draft_acceptance_rate == rate
+
+
+def test_under_the_coupled_rule_a_seeds_tokens_do_not_depend_on_speculation() -> None:
+    """The target as its own draft, drawing with the target's numbers, is accepted whole; in a sibling too."""
+    model = tiny_llama()
+    params = [ask(temperature=1.0, seed=seed, top_k=9) for seed in range(4)]
+    engine = make_engine(model, proposer=DraftModel(model), max_batch=2, verification="coupled")
+    expected = tokens(make_engine(model, verification="coupled").generate(PROMPTS, params))
+    for each in (engine, engine.sibling(max_batch=4, max_len=100)):
+        assert tokens(each.generate(PROMPTS, params, speculate=False)) == expected
+        completions = each.generate(PROMPTS, params)
+        assert tokens(completions) == expected
+        assert {completion.speculation.draft_acceptance_rate for completion in completions} == {1.0}
+    lookup = make_engine(model, proposer=PromptLookup(1, 3), verification="coupled", num_speculative_tokens=2)
+    assert tokens(lookup.generate(PROMPTS, params)) == expected
 
 
 def test_fast_numerics_take_any_pass_and_claim_less(truth: list[int]) -> None:
@@ -247,27 +286,27 @@ def test_ignoring_the_eos_bans_no_token() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, K + 3])
-def test_a_stop_string_is_found_at_every_offset_and_across_blocks(truth: list[int], size: int) -> None:
-    engine = make_engine(proposer=perfect(truth))
+def test_a_stop_string_is_found_at_every_offset_and_across_blocks(
+    full_blocks: Engine, truth: list[int], size: int
+) -> None:
     for at, speculate in itertools.product(range(2 * K + 2), (False, True)):
         stop = text_of(truth[at : at + size])
         end = text_of(truth).index(stop) // 4 + size  # each word and its space are 4 characters
-        completion = one(engine, ask(LENGTH, stop=("never", stop)), speculate)
+        completion = one(full_blocks, ask(LENGTH, stop=("never", stop)), speculate)
         assert (list(completion.token_ids), completion.finish_reason) == (truth[:end], "stop")
         assert completion.text.rstrip() == text_of(truth[: end - size])
         assert sum(chunk.num_tokens for chunk in completion.chunks) == end
 
 
-def test_a_stop_string_that_is_only_begun_ends_nothing(truth: list[int]) -> None:
+def test_a_stop_string_that_is_only_begun_ends_nothing(full_blocks: Engine, truth: list[int]) -> None:
     begun = text_of([*truth[3:5], (truth[5] + 1) % VOCAB])
-    completion = one(make_engine(proposer=perfect(truth)), ask(LENGTH, stop=begun))
+    completion = one(full_blocks, ask(LENGTH, stop=begun))
     assert (list(completion.token_ids), completion.finish_reason) == (truth, "length")
 
 
-def test_the_last_tokens_that_are_allowed(truth: list[int]) -> None:
-    engine = make_engine(proposer=perfect(truth))
+def test_the_last_tokens_that_are_allowed(full_blocks: Engine, truth: list[int]) -> None:
     for max_tokens, speculate in itertools.product(range(1, K + 4), (False, True)):
-        completion = one(engine, ask(max_tokens), speculate)
+        completion = one(full_blocks, ask(max_tokens), speculate)
         assert (list(completion.token_ids), completion.finish_reason) == (truth[:max_tokens], "length")
         assert all(item.num_proposed < max_tokens for item in completion.rounds)
 
@@ -293,11 +332,11 @@ def test_only_allowed_ids_are_generated_whatever_is_drafted(temperature: float) 
     )
     for proposer in (forbidden, PromptLookup(1, 3), DraftModel(tiny_llama(1))):
         engine = make_engine(proposer=proposer)
-        params = [ask(40, temperature=temperature, allowed_token_ids=allowed, seed=seed) for seed in range(2)]
+        params = [ask(24, temperature=temperature, allowed_token_ids=allowed, seed=seed) for seed in range(2)]
         prompts = [[3, 9, 4, 9, 3, 9], [9]]
         completions = engine.generate(prompts, params)
         assert all(set(completion.token_ids) <= set(allowed) for completion in completions)
-        assert all(len(completion.token_ids) == 40 for completion in completions)
+        assert all(len(completion.token_ids) == 24 for completion in completions)
         if temperature == 0.0:
             assert tokens(completions) == tokens(engine.generate(prompts, params, speculate=False))
 
@@ -794,8 +833,8 @@ def test_a_sibling_with_a_draft_model_does_not_touch_its_parents_cache(truth: li
     engine = make_engine(model, proposer=DraftModel(noisy_copy(model)))
     opened = engine.stream(PROMPT, ask(LENGTH))
     next(opened)
-    sibling = engine.sibling(max_batch=4, max_len=64)
-    assert tokens(sibling.generate([PROMPT] * 5, ask(LENGTH))) == [tuple(truth)] * 5
+    sibling = engine.sibling(max_batch=2, max_len=64)
+    assert tokens(sibling.generate([PROMPT] * 3, ask(LENGTH))) == [tuple(truth)] * 3
     last = list(opened)[-1]
     assert list(last.token_ids) == truth
     assert last.speculation == one(engine, ask(LENGTH)).speculation
@@ -830,6 +869,29 @@ def test_a_siblings_proposer_shares_no_state_with_its_parents() -> None:
     assert sibling.proposer.seen == {} != engine.proposer.seen
 
 
+class KeepsItsContext:
+    """A user's own proposer that keeps what it was told, as any may."""
+
+    def bind(self, context) -> None:
+        self.context = context
+
+    def propose(self, rows, limits):
+        return point_masses([[3] * limit for limit in limits], self.context.device)
+
+    def release(self, slot: int) -> None:
+        pass
+
+
+def test_a_sibling_copies_no_model_with_a_proposer() -> None:
+    model, copied = tiny_llama(), []
+    type(model).__deepcopy__ = lambda self, memo: copied.append(type(self)) or self
+    try:
+        make_engine(model, proposer=KeepsItsContext()).sibling(max_batch=1, max_len=64)
+    finally:
+        del type(model).__deepcopy__
+    assert copied == []
+
+
 # what the engine says of itself
 
 
@@ -852,6 +914,13 @@ def test_memory_is_counted_in_parts(tied: bool) -> None:
     memory = make_engine(model, proposer=DraftModel(draft), max_batch=3).memory()
     assert memory["draft_weights"] == sum(parameter.nbytes for parameter in draft.parameters())
     assert memory["draft_cache"] == 3 * columns // (160 + 128) * (100 + 128) * 2
+
+
+def test_the_memory_of_a_draft_inside_first_of_is_counted() -> None:
+    draft = tiny_llama(1)
+    memory = make_engine(proposer=FirstOf(PromptLookup(), DraftModel(draft))).memory()
+    assert memory["draft_weights"] == sum(parameter.nbytes for parameter in draft.parameters())
+    assert memory["draft_cache"] == memory["target_cache"]
 
 
 def test_the_engine_says_what_it_can_do() -> None:
@@ -1020,6 +1089,25 @@ def test_models_by_name_are_loaded_packed_and_speculate_exactly(tmp_path) -> Non
     if engine.capabilities.claim == "bitwise":
         assert tokens(plain) == tokens(speculative)
     assert any(completion.speculation.num_accepted_draft_tokens for completion in speculative)
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        pytest.param(lambda draft: FirstOf(PromptLookup(), draft), id="first-of"),
+        pytest.param(
+            lambda draft: FirstOf(PromptLookup(3, 3), FirstOf(PromptLookup(2, 2), draft)),
+            id="first-of-first-of",
+        ),
+    ],
+)
+def test_a_draft_by_name_is_loaded_wherever_it_stands(tmp_path, nest) -> None:
+    model = tiny_llama(3, torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    numbered_words().save_pretrained(tmp_path)
+    engine = Engine.from_pretrained(str(tmp_path), proposer=nest(DraftModel(str(tmp_path))), max_len=64)
+    assert engine.memory()["draft_weights"] is not None
+    assert one(engine, ask(8), prompt=[9]).speculation.num_accepted_draft_tokens > 0
 
 
 def test_a_draft_with_another_tokenizer_is_refused_by_the_first_id_that_differs(tmp_path) -> None:

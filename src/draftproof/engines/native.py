@@ -188,7 +188,7 @@ class Engine(DecoderEngine):
         return Engine(
             self._target.model,
             self.tokenizer,
-            proposer=copy.deepcopy(self.proposer),
+            proposer=copy.deepcopy(self.proposer, {id(self._target): self._target}),
             num_speculative_tokens=self.num_speculative_tokens,
             max_batch=max_batch,
             max_len=max_len,
@@ -216,5 +216,6 @@ class Engine(DecoderEngine):
 
 
 def _draft_models(proposer: Proposer | None) -> list[DraftModel]:
-    parts = proposer.proposers if isinstance(proposer, FirstOf) else (proposer,)
-    return [part for part in parts if isinstance(part, DraftModel)]
+    if isinstance(proposer, FirstOf):
+        return [draft for part in proposer.proposers for draft in _draft_models(part)]
+    return [proposer] if isinstance(proposer, DraftModel) else []
