@@ -267,6 +267,8 @@ def test_an_eos_ends_the_output_at_every_offset_of_a_block_unless_it_is_ignored(
         stopped = one(engine, ask(LENGTH, ignore_eos=False), speculate)
         assert (list(stopped.token_ids), stopped.finish_reason) == (truth[:end], "stop")
         assert sum(chunk.num_tokens for chunk in stopped.chunks) == end == sum(item.emitted for item in stopped.rounds)
+        # a block that was cut has no token of the target's own
+        assert (stopped.rounds[-1].next_token is None) == bool(speculate and end % (K + 1))
         ignored = one(engine, ask(LENGTH), speculate)
         assert (list(ignored.token_ids), ignored.finish_reason) == (truth, "length")
 
@@ -364,18 +366,34 @@ def test_what_a_stream_showed_is_never_taken_back(truth: list[int]) -> None:
     assert all(parts[-1].startswith(part) for part in parts)
 
 
-def test_a_stream_closed_early_frees_its_slot(truth: list[int]) -> None:
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one with every round of any engine."""
+    counted: list[None] = []
+    step = Decoder.step
+    monkeypatch.setattr(Decoder, "step", lambda self: counted.append(None) or step(self))
+    return counted
+
+
+def test_a_stream_closed_early_frees_its_slot(truth: list[int], steps: list[None]) -> None:
     engine = make_engine(proposer=PromptLookup(1, 3))
+
+    def runs_alone() -> bool:
+        """Every round is one of the request's own: nobody is waited for."""
+        steps.clear()
+        completion = one(engine, ask(LENGTH))
+        return list(completion.token_ids) == truth and len(steps) == len(completion.rounds)
+
     for rounds in (1, 3):
         opened = engine.stream([9, 2, 9, 2], ask(LENGTH))
         for _ in range(rounds):
             next(opened)
         opened.close()
-        assert list(one(engine, ask(LENGTH)).token_ids) == truth
+        assert runs_alone()
     abandoned = engine.stream([9], ask(LENGTH))
     next(abandoned)
     del abandoned
-    assert list(one(engine, ask(LENGTH)).token_ids) == truth
+    assert runs_alone()
 
 
 def test_a_stream_that_was_never_read_takes_no_slot(truth: list[int]) -> None:
@@ -408,6 +426,16 @@ def test_generate_may_run_beside_an_open_stream(truth: list[int]) -> None:
     next(opened)
     assert list(one(engine, ask(12)).token_ids) == truth[:12]
     assert list(list(opened)[-1].token_ids) == judge(tiny_llama(), [9], 5)
+
+
+def test_a_stream_first_shows_what_another_call_has_run_for_it(steps: list[None]) -> None:
+    engine = make_engine(max_batch=2)
+    opened = engine.stream([9], ask(LENGTH))
+    next(opened)
+    one(engine, ask(5))
+    steps.clear()
+    assert len(next(opened).token_ids) == 6 and steps == []
+    assert len(next(opened).token_ids) == 7 and len(steps) == 1
 
 
 @pytest.fixture
@@ -620,7 +648,7 @@ def test_an_interrupt_leaves_the_engine_usable(truth: list[int], victim: str) ->
     assert tokens(engine.generate([PROMPT, PROMPT], ask(LENGTH))) == [tuple(truth)] * 2
 
 
-def test_an_exception_in_a_callback_leaves_the_engine_usable(truth: list[int]) -> None:
+def test_an_exception_in_a_callback_leaves_the_engine_usable(truth: list[int], steps: list[None]) -> None:
     engine = make_engine(max_batch=2)
 
     def fail(index: int, completion: Completion) -> None:
@@ -628,7 +656,9 @@ def test_an_exception_in_a_callback_leaves_the_engine_usable(truth: list[int]) -
 
     with pytest.raises(KeyboardInterrupt):
         engine.generate(PROMPTS, [ask(3), ask(20), ask(20), ask(20)], on_completion=fail)
+    steps.clear()
     assert tokens(engine.generate([PROMPT, PROMPT], ask(LENGTH))) == [tuple(truth)] * 2
+    assert len(steps) == LENGTH  # and the requests that were given up cost nothing
 
 
 @BOTH_ARMS
