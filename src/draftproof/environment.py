@@ -77,11 +77,12 @@ def write_probe(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"draftproof")
     except OSError as error:
+        why = "it is a file" if folder.is_file() else error.strerror
         for path in missing:
             with contextlib.suppress(OSError):
                 path.rmdir()
         raise OutputError(
-            f"output folder '{folder}' cannot be written: {error.strerror}; choose a folder that you may write to"
+            f"output folder '{folder}' cannot be written: {why}; choose a folder that you may write to"
         ) from None
 
 

@@ -220,12 +220,18 @@ class Decision(Part):
 
 
 class Study(Part):
-    """Which plan was run; ``hash`` is the SHA-256 of the canonical resolved plan, taken at ``locked_at`` (UTC, ISO 8601)."""
+    """
+    Which plan was run.
+
+    ``hash`` is the SHA-256 of the canonical resolved plan, taken at ``locked_at`` (UTC, ISO 8601), and ``prompts`` that of
+    the prompts.
+    """
 
     name: str
     hash: str
     locked_at: str
     plan: dict[str, Any]
+    prompts: str | None = None
 
 
 class Evidence(Part):
@@ -241,6 +247,7 @@ class Evidence(Part):
     comparison: Comparison | None
     decision: Decision
     limits: list[str]
+    stopped: str | None = Field(default=None, description="why a stage ended the study early, if one did")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """What a request asks for. Knows nothing about models, tokenizers or engines."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -157,18 +158,44 @@ class SamplingParams(BaseModel):
         return self.temperature == 0.0
 
 
-def describe(error: ValidationError) -> str:
-    """Put a pydantic error into one line: each field, what it got and what is allowed."""
-    parts = []
+def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """
+    Put a pydantic error into one line: each field, what it got and what is allowed.
+
+    Parameters
+    ----------
+    error : ValidationError
+    model : type of BaseModel, or None
+        What was validated; then an unknown key is told with the known ones.
+    """
+    said: dict[str, list[str]] = {}
     for item in error.errors():
-        where = ".".join(str(piece) for piece in item["loc"]) or "value"
+        # where a value may be of several kinds, pydantic names the kind that it tried as the last piece
+        pieces = [str(piece) for piece in item["loc"] if not _KIND.fullmatch(str(piece))]
+        where = ".".join(pieces) or "value"
         if item["type"] == "extra_forbidden":
-            parts.append(f"'{where}' is not a known key")
+            known = _keys_beside(model, pieces)
+            said[f"'{where}' is not a known key" + (f", allowed are {known}" if known else "")] = []
         elif item["type"] == "missing":
-            parts.append(f"'{where}' is missing")
+            said[f"'{where}' is missing"] = []
         else:
-            message = item["msg"].removeprefix("Value error, ")
+            message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
             # a whole table would bury what is said of it
             got = "" if isinstance(item["input"], dict) else f" = {item['input']!r}"
-            parts.append(f"'{where}'{got}: {message}" if item["loc"] or got else message)
-    return "; ".join(parts)
+            said.setdefault(f"'{where}'{got}" if pieces or got else "", []).append(message)
+    return "; ".join(
+        f"{where}: {', or '.join(messages)}" if where and messages else where or ", or ".join(messages)
+        for where, messages in said.items()
+    )
+
+
+_KIND = re.compile(r"int|float|str|bool|(constrained-|literal\[|tuple\[|function-).*")
+
+
+def _keys_beside(model: type[BaseModel] | None, pieces: Sequence[str]) -> str:
+    """Return the known keys of the table in which an unknown one was found, or an empty text."""
+    for piece in pieces[:-1]:
+        field = model.model_fields.get(piece) if model else None
+        kind = field.annotation if field else None
+        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return ", ".join(model.model_fields) if model else ""

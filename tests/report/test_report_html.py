@@ -45,7 +45,7 @@ class Page(HTMLParser):
 def test_values_of_every_section_appear() -> None:
     text = Page(render_html(full(), make_requests())).text
     for value in (
-        "KEEP TARGET ONLY",
+        "KEEP_TARGET_ONLY",
         "leave speculative decoding off",
         "exploratory",
         "because a study",

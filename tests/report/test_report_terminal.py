@@ -21,7 +21,7 @@ def printed(evidence: Evidence, width: int = 200, colour: bool = False) -> str:
 def test_values_appear() -> None:
     text = printed(full())
     for value in (
-        "KEEP TARGET ONLY",
+        "KEEP_TARGET_ONLY",
         "leave speculative decoding off",
         "exploratory",
         "because a study",
@@ -64,7 +64,7 @@ def test_markup_and_escapes_have_no_effect() -> None:
 def test_a_narrow_terminal_cuts_no_verdict() -> None:
     lines = printed(full(), width=60).splitlines()
     assert max(map(len, lines)) <= 60
-    assert any("KEEP TARGET ONLY" in line for line in lines)
+    assert any("KEEP_TARGET_ONLY" in line for line in lines)
 
 
 def test_verdicts_have_colour_where_the_terminal_does() -> None:

@@ -38,7 +38,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
 
 def before_the_blocks(plan: Plan) -> int:
-    return plan.measure.warmup_requests + 2 * plan.measure.repeatability_prompts
+    return plan.measure.warmup_requests
 
 
 def begin_and_lose(plan: Plan, out: Path, spoil: Callable[[bytes], bytes]) -> tuple[ev.Evidence, Records, bytes]:
@@ -126,7 +126,6 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     ("stage", "after"),
     [
         pytest.param("warm-up", 1, id="warm-up"),
-        pytest.param("target-only", 2, id="repeatability"),
         pytest.param("A/B/A", 3, id="between-groups"),
         pytest.param("A/B/A", 6, id="after-the-last-group"),
         pytest.param("sampled", 40, id="sampled-check"),

@@ -12,6 +12,8 @@ import pytest
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.errors import DraftproofError, OutputError, PlanError, PromptError
+from draftproof.gate.decide import decide
+from draftproof.gate.policy import Policy
 from draftproof.records import Completion
 from draftproof.study import run
 from draftproof.study.limits import limits
@@ -105,21 +107,21 @@ def test_a_wrong_block_rolls_back_by_sampled_output_alone_where_the_runs_sample(
 
 def test_a_target_that_does_not_repeat_itself_rolls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wavering(Restricted):
-        """The second of two target-only runs of the first prompt ends with another token; the measured runs do not."""
+        """The repetition of the first prompt ends with another token."""
 
         calls = 0
 
         def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
             done = super().generate(prompts, params, **options)
             Wavering.calls += 1
-            return [replace(done[0], token_ids=(*done[0].token_ids[:-1], 7))] if Wavering.calls == 4 else done
+            return [replace(done[0], token_ids=(*done[0].token_ids[:-1], 7))] if Wavering.calls == 5 else done
 
     open_engine = run.open_engine
     monkeypatch.setattr(run, "open_engine", lambda *inputs: Wavering(open_engine(*inputs)))
     evidence, _ = study(tmp_path, **WITHOUT_SAMPLED)
     assert evidence.equivalence is not None and evidence.equivalence.greedy is not None
     greedy = evidence.equivalence.greedy
-    assert (greedy.repeatability_prompts, greedy.repeatability_identical, greedy.divergences) == (3, 2, [])
+    assert (greedy.repeatability_prompts, greedy.repeatability_identical, greedy.divergences) == (6, 5, [])
     assert evidence.decision.verdict == "ROLL_BACK" and row(evidence, "repeatability").result == "miss"
 
 
@@ -256,7 +258,7 @@ def test_every_bar_is_filled(tmp_path: Path) -> None:
     progress = Silent()
     run_study(make_plan(tmp_path, workload={"concurrency": [4]}), tmp_path / "out", resume=False, progress=progress)
     assert progress.stages == [
-        "warm-up", "target-only repeatability", "A/B/A, 4 at a time, repeat 1", "sampled check and controls",
+        "warm-up", "A/B/A, 4 at a time, repeat 1", "sampled check and controls",
     ]  # fmt: skip
     assert progress.steps == progress.totals
 
@@ -363,7 +365,6 @@ def test_resume_in_an_empty_folder_begins(tmp_path: Path) -> None:
     ("stage", "after", "concurrency", "stored"),
     [
         pytest.param("warm-up", 1, 1, 0, id="warm-up"),
-        pytest.param("target-only", 1, 1, 0, id="repeatability"),
         pytest.param("A/B/A", 2, 1, 6, id="between-prompts"),
         pytest.param("A/B/A", 3, 3, 9, id="between-groups"),
         pytest.param("sampled", 40, 1, 18, id="sampled-check"),
@@ -429,7 +430,8 @@ def test_the_limits_say_what_a_small_scripted_study_may_not_claim(tmp_path: Path
     assert "The engine is a script" in evidence.limits[0] and "about nothing real" in evidence.limits[0]
     assert "Measured on 6 prompts of at most 12 tokens" in said
     assert "Measured at 1 request(s) at a time" in said
-    assert "p95 and p99 latency are not estimable from 12 requests per arm." in said
+    assert "p95 and p99 latency are not estimable from the 12 requests of the target-only arm." in said
+    assert "p95 and p99 latency are not estimable from the 6 requests of the speculative arm." in said
     assert "one fixed prompt with 3 allowed tokens at temperature 1;" in said
     assert "does not report rounds" not in said and "was not checked." not in said
 
@@ -453,3 +455,97 @@ def test_the_limits_of_an_engine_without_rounds_say_so(tmp_path: Path) -> None:
         "The engine does not report rounds: acceptance was not measured.",
         "The engine does not report rounds: tokens were not told apart by their place in the round.",
     ]
+
+
+def test_the_limits_name_the_arm_whose_quantiles_are_not_estimable(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path, count=40, workload={"max_tokens": 2}, **WITHOUT_SAMPLED)
+    told = [line for line in evidence.limits if "not estimable" in line]
+    assert told == [
+        "p99 latency is not estimable from the 80 requests of the target-only arm.",
+        "p95 and p99 latency are not estimable from the 40 requests of the speculative arm.",
+    ]
+
+
+# --- what a study is held to ------------------------------------------------------------------------------------------
+
+
+def test_one_drafted_token_is_enough_for_a_verdict(tmp_path: Path) -> None:
+    evidence, _ = study(tmp_path, speculation={"num_speculative_tokens": 1}, sampled={"sequences": 400, "delta": 0.08})
+    assert evidence.equivalence is not None and evidence.equivalence.sampled is not None
+    assert evidence.equivalence.sampled.outcome == "PASS" and evidence.decision.verdict == "ADOPT"
+
+
+def test_a_study_that_stopped_is_not_adopted_when_it_is_decided_again(tmp_path: Path) -> None:
+    prompts = tmp_path / "mixed.jsonl"
+    texts = [" ".join(f"w{row}x{place}" for place in range(9)) for row in range(5)] + ["a b c a b c a"]
+    prompts.write_text(
+        "".join(json.dumps({"id": f"q{row}", "category": "c", "prompt": text}) + "\n" for row, text in enumerate(texts))
+    )
+    evidence, _ = study(
+        tmp_path,
+        script={"defect": "not-finite", "noise": 0.01},
+        workload={"prompts": str(prompts), "max_tokens": 8},
+        sampled={"enabled": False},
+        policy={"require_sampled": False, "min_speedup": 0.5, "max_itl_ratio": 1.5},
+    )
+    assert evidence.stopped is not None and "not finite" in evidence.stopped
+    stored = ev.load(tmp_path / "out" / "evidence.json")
+    again = {"arms": stored.arms, "equivalence": stored.equivalence, "comparison": stored.comparison}
+    policy = Policy(**stored.study.plan["policy"])
+    assert decide(**again, policy=policy).verdict == "ADOPT"
+    assert decide(**again, policy=policy, stopped=stored.stopped) == evidence.decision
+    assert evidence.decision.verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("left", ["requests.jsonl", "report.html", "thesis.tex"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_with_files_and_no_lock_is_refused_and_left_alone(tmp_path: Path, left: str, resume: bool) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / left).write_text("{}\n")
+    with pytest.raises(OutputError, match="choose an empty or a new folder"):
+        run_study(make_plan(tmp_path, **WITHOUT_SAMPLED), out, resume=resume, progress=Silent())
+    assert [path.name for path in out.iterdir()] == [left] and (out / left).read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("stage", ["A/B/A", "finished"])
+def test_prompts_that_were_edited_are_not_gone_on_with(tmp_path: Path, stage: str) -> None:
+    plan, out = make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out"
+    if stage == "finished":
+        run_study(plan, out, resume=False, progress=Silent())
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run_study(plan, out, resume=False, progress=Stopping(stage, 3))
+    path = Path(plan.workload.prompts)
+    before = path.read_text()
+    path.write_text(before.replace("end3", "end4", 1))
+    with pytest.raises(PlanError, match="locked with other prompts"):
+        run_study(plan, out, resume=True, progress=Silent())
+    path.write_text(before)
+    assert run_study(plan, out, resume=True, progress=Silent())[0].decision.verdict == "ADOPT"
+
+
+@pytest.mark.parametrize("damage", ["{", "3", "[]", '{"prompt_id": "p1"}', "", "\x00\xff"])
+@pytest.mark.parametrize("line", [0, 4, 17])
+def test_a_damaged_line_costs_its_own_prompt_only(tmp_path: Path, damage: str, line: int) -> None:
+    plan, out = make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out"
+    _, records = run_study(plan, out, resume=False, progress=Silent())
+    (out / "evidence.json").unlink()
+    lines = (out / "requests.jsonl").read_text().splitlines()
+    lost = json.loads(lines[line])["prompt_id"]
+    lines[line] = damage
+    (out / "requests.jsonl").write_bytes("\n".join(lines).encode("latin-1"))
+    evidence, resumed = run_study(plan, out, resume=True, progress=Silent())
+    kept = [record for record in records if record["prompt_id"] != lost]
+    assert resumed[: len(kept)] == kept and len(resumed) == 18 and evidence.decision.verdict == "ADOPT"
+    assert {record["prompt_id"] for record in resumed[len(kept) :]} == {lost}
+
+
+def test_a_word_of_the_prompt_that_is_not_allowed_is_no_trouble(tmp_path: Path) -> None:
+    """Lookup drafts it, the target never takes it, and the rule that takes everything is caught by it."""
+    prompt = "red green and blue red green and blue red green"
+    evidence, _ = study(tmp_path, sampled={"prompt": prompt, "sequences": 400, "min_stratum_tokens": 20})
+    assert evidence.equivalence is not None and evidence.equivalence.sampled is not None
+    assert evidence.equivalence.sampled.outcome == "PASS"
+    assert all(control.behaved for control in evidence.equivalence.controls)
+    assert "not among those allowed" in evidence.equivalence.controls[0].detail

@@ -279,6 +279,53 @@ def test_one_failed_request_is_enough() -> None:
     assert result.reasons == ["1 of 150 requests ended with an error: a reason"]
 
 
+class Forbidden(Restricted):
+    """One token of one request is none of those that were allowed."""
+
+    def generate(self, prompts: Any, params: Any, *, speculate: bool = True, **options: Any) -> list[Completion]:
+        done = super().generate(prompts, params, speculate=speculate, **options)
+        return [replace(done[0], token_ids=(5, *done[0].token_ids[1:])), *done[1:]]
+
+
+def test_one_token_that_was_not_allowed_fails_whatever_else_was_seen() -> None:
+    result, controls = check(Forbidden(engine()))
+    assert result.outcome == "FAIL" and controls == []
+    assert result.reasons == ["1 generated tokens were not among those allowed, the first is id 5"]
+
+
+def test_a_forbidden_token_of_the_lossless_control_is_misbehaviour() -> None:
+    class InTheControl(Forbidden):
+        def generate(self, prompts: Any, params: Any, *, speculate: bool = True, **options: Any) -> list[Completion]:
+            run = Restricted if speculate else Forbidden
+            return run.generate(self, prompts, params, speculate=speculate, **options)
+
+    result, controls = check(InTheControl(engine()))
+    assert result.outcome == "INCONCLUSIVE" and result.reasons == ["control 'target-only' did not behave"]
+    assert controls[-1].flagged and "id 5" in controls[-1].detail
+
+
+def test_a_request_of_a_control_that_ends_with_an_error_is_inconclusive() -> None:
+    class FailsInTheControl(Restricted):
+        def generate(self, prompts: Any, params: Any, *, speculate: bool = True, **options: Any) -> list[Completion]:
+            done = super().generate(prompts, params, speculate=speculate, **options)
+            return done if speculate else [replace(done[0], finish_reason="error", error="a reason"), *done[1:]]
+
+    result, controls = check(FailsInTheControl(engine()))
+    assert result.outcome == "INCONCLUSIVE" and result.reasons == ["control 'target-only' did not behave"]
+    assert not controls[-1].flagged and "1 of 80 requests ended with an error: a reason" in controls[-1].detail
+
+
+def test_a_request_that_ends_early_leaves_the_law_unread() -> None:
+    class EndsEarly(Restricted):
+        def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
+            done = super().generate(prompts, params, **options)
+            return [replace(done[0], token_ids=done[0].token_ids[:3]), *done[1:]]
+
+    result, _ = check(EndsEarly(engine()))
+    assert result.outcome == "INCONCLUSIVE"
+    assert result.reasons == ["requests ended after 3 to 8 tokens, 8 were asked for"]
+
+
 # --- engines that can do less -----------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,8 @@
-"""The command line. Each command does one thing; errors are one line and exit code 2."""
+"""
+The command line. Each command does one thing; errors are one line and exit code 2.
+
+What takes long to import is imported by the command that needs it.
+"""
 
 import json
 import sys
@@ -15,7 +19,6 @@ from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import load_policy
 from draftproof.report.terminal import print_report
-from draftproof.report.write import write_reports
 from draftproof.study.plan import Plan, load_plan, parse_plan
 
 app = typer.Typer(
@@ -34,10 +37,17 @@ Json = Annotated[Path | None, typer.Option("--json", help="Also write evidence.j
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        app(standalone_mode=True)
+        sys.exit(app(standalone_mode=False))
     except DraftproofError as error:
         sys.stderr.write(f"draftproof: {error}\n")
         sys.exit(error.exit_code)
+    except Exception as error:
+        # a wrong option or argument; the library's class for it has no public name
+        if not hasattr(error, "format_message"):
+            raise
+        said = " ".join(str(error.format_message()).split())
+        sys.stderr.write(f"draftproof: {said or 'a command is missing'} (--help lists what there is)\n")
+        sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)
@@ -82,6 +92,7 @@ def decide_command(
         equivalence=stored.equivalence,
         comparison=stored.comparison,
         policy=thresholds,
+        stopped=stored.stopped,
         registered=thresholds.model_dump(mode="json") == stored.study.plan.get("policy"),
     )
     changed = stored.model_copy(update={"decision": decision})
@@ -97,6 +108,8 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", help="Folder; the evidence's own by default.")] = None,
 ) -> None:
     """Write report.html and junit.xml again from stored evidence."""
+    from draftproof.report.write import write_reports
+
     stored = ev.load(evidence)
     beside = evidence.parent / "requests.jsonl"
     requests: list[dict[str, Any]] | None = None
@@ -105,15 +118,17 @@ def report(
             requests = [json.loads(line) for line in beside.read_text(encoding="utf-8").splitlines()]
         except ValueError:
             raise InputError(f"{beside} is not JSON lines; go on with the study by --resume, or remove it") from None
-    Console().print(str(write_reports(stored, out or evidence.parent, requests)), markup=False)
+    path = write_reports(stored, out or evidence.parent, requests)
+    Console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
 def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
-    from draftproof.cli.progress import TerminalProgress
-    from draftproof.study.run import run_study
-
     console = Console()
     try:
+        from draftproof.cli.progress import TerminalProgress
+        from draftproof.report.write import write_reports
+        from draftproof.study.run import run_study
+
         with TerminalProgress(console) as progress:
             evidence, records = run_study(plan, out, resume=resume, progress=progress)
     except KeyboardInterrupt:

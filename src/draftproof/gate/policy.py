@@ -72,4 +72,4 @@ def load_policy(path: Path) -> Policy:
     try:
         return Policy.model_validate(values.get("policy", values))
     except ValidationError as error:
-        raise PlanError(f"policy {path}: {describe(error)}; allowed: {', '.join(Policy.model_fields)}") from None
+        raise PlanError(f"policy {path}: {describe(error, Policy)}; docs/study.md explains each key") from None

@@ -62,7 +62,7 @@ def _lines(console: Console, title: str, lines: Sequence[tuple[str, str]]) -> No
 def _verdict(evidence: Evidence) -> Panel:
     verdict = evidence.decision.verdict
     style = _VERDICT_STYLES[verdict]
-    body = Text(verdict.replace("_", " "), style=f"bold {style}")
+    body = Text(verdict, style=f"bold {style}")
     body.append(f"\n{words.VERDICT_MEANINGS[verdict]}", style="default not bold")
     return Panel(body, title=_text(evidence.study.name), title_align="left", border_style=style)
 
@@ -131,7 +131,7 @@ def _groups(kind: str, verdicts: dict[str, VerdictName], comparison: Comparison 
     for name, verdict in verdicts.items():
         effect = effects.get(name)
         speedup = words.NOT_MEASURED if effect is None else words.ratio_span(effect.speedup)
-        table.add_row(_text(name), speedup, _text(verdict.replace("_", " "), _VERDICT_STYLES[verdict]))
+        table.add_row(_text(name), speedup, _text(verdict, _VERDICT_STYLES[verdict]))
     if not verdicts:
         table.add_row(words.NOT_MEASURED)
     return table

@@ -17,8 +17,13 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
         "One machine, one process; energy, open-loop arrival and other devices were not measured.",
         "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm.",
     ]
-    if arms and arms.target_only.latency.p95.estimate is None:
-        said.append(f"p95 and p99 latency are not estimable from {arms.target_only.latency.n} requests per arm.")
+    for name, arm in (("target-only", arms.target_only), ("speculative", arms.speculative)) if arms else ():
+        missing = [key for key in ("p95", "p99") if arm and getattr(arm.latency, key).estimate is None]
+        if arm and missing:
+            requests = f"{arm.latency.n} requests of the {name} arm"
+            said.append(
+                f"{' and '.join(missing)} latency {'are' if len(missing) > 1 else 'is'} not estimable from the {requests}."
+            )
     if arms and arms.speculative and arms.speculative.acceptance is None:
         said.append("The engine does not report rounds: acceptance was not measured.")
     if equivalence.greedy is None:

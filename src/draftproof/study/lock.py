@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,21 +12,23 @@ from draftproof.environment import write_probe
 from draftproof.errors import OutputError, PlanError
 from draftproof.evidence import Study, write_whole
 from draftproof.study.plan import Plan
+from draftproof.workload.prompts import WorkloadPrompt
 
 
-def open_study(plan: Plan, out: Path, resume: bool) -> Study:
+def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool) -> Study:
     """
-    Hash the plan (SHA-256 of its canonical JSON) and see that the folder is free for it; writes nothing yet.
+    Hash the plan, and its prompts (SHA-256 of canonical JSON each), and see that the folder is free for it; writes nothing yet.
 
     Raises
     ------
     OutputError
-        The folder already holds a study and ``resume`` is false, or it cannot be written.
+        The folder holds something and ``resume`` is false, or it cannot be written.
     PlanError
-        The folder's study has another plan.
+        The folder's study has another plan or other prompts.
     """
     values = plan.model_dump(mode="json")
-    digest = hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    texts = _digest([asdict(prompt) for prompt in prompts])
+    digest = _digest(values)
     write_probe(out)
     path = out / "lock.json"
     locked_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -36,8 +40,16 @@ def open_study(plan: Plan, out: Path, resume: bool) -> Study:
             raise PlanError(
                 f"{out} was locked with another plan ({stored['hash'][:12]}); a changed plan needs another --out"
             )
+        if stored["prompts"] != texts:
+            raise PlanError(f"{out} was locked with other prompts; changed prompts need another --out")
         locked_at = stored["locked_at"]
-    return Study(name=plan.name, hash=digest, locked_at=locked_at, plan=values)
+    elif any(out.iterdir()):
+        raise OutputError(f"{out} holds files and no study's lock; choose an empty or a new folder for --out")
+    return Study(name=plan.name, hash=digest, locked_at=locked_at, plan=values, prompts=texts)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
@@ -55,7 +67,8 @@ def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
         The study was begun under other facts, so that its parts could not be compared.
     """
     path = out / "lock.json"
-    lock: dict[str, Any] = {"hash": study.hash, "locked_at": study.locked_at, "plan": study.plan, "loaded": []}
+    lock: dict[str, Any] = {"hash": study.hash, "locked_at": study.locked_at, "plan": study.plan}
+    lock |= {"prompts": study.prompts, "loaded": []}
     if path.exists():
         lock = _read(path)
     begun, resumed = _leaves(lock["loaded"][0] if lock["loaded"] else {}), _leaves(json.loads(json.dumps(loaded)))
@@ -83,7 +96,7 @@ def _leaves(value: Any, name: str = "") -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         lock = json.loads(path.read_text(encoding="utf-8"))
-        _ = str(lock["hash"]), str(lock["locked_at"]), list(lock["loaded"])
+        _ = str(lock["hash"]), str(lock["locked_at"]), list(lock["loaded"]), str(lock["prompts"])
     except (OSError, ValueError, KeyError, TypeError):
         raise PlanError(f"{path} is not a lock of a study; choose another --out") from None
     assert isinstance(lock, dict)

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from draftproof.engines.scripted import Script
-from draftproof.errors import PlanError
+from draftproof.engines.script import Script
+from draftproof.errors import InputError, PlanError
 from draftproof.gate.policy import Policy
 from draftproof.request import describe
 
@@ -80,6 +80,13 @@ class WorkloadPlan(Table):
     concurrency: tuple[int, ...] = (1,)
     seed: int = Field(default=0, ge=0)
 
+    @field_validator("concurrency", mode="before")
+    @classmethod
+    def _a_list(cls, value: object) -> object:
+        if not isinstance(value, list | tuple):
+            raise ValueError("give a list, such as [1, 4]")
+        return value
+
     @field_validator("concurrency")
     @classmethod
     def _batches(cls, value: tuple[int, ...]) -> tuple[int, ...]:
@@ -102,7 +109,6 @@ class MeasurePlan(Table):
 
     warmup_requests: int = Field(default=2, ge=0)
     repeats: int = Field(default=1, ge=1)
-    repeatability_prompts: int = Field(default=3, ge=1)
 
 
 class SampledPlan(Table):
@@ -121,7 +127,14 @@ class SampledPlan(Table):
     alpha_fail: float = Field(default=1e-3, gt=0, lt=0.5)
     alpha_eq: float = Field(default=0.05, gt=0, lt=0.5)
     min_stratum_tokens: int = Field(default=200, ge=1)
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, le=10**12)
+
+    @field_validator("words")
+    @classmethod
+    def _a_choice(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < max(2, len(value)):
+            raise ValueError("give two or more different words")
+        return value
 
 
 class Plan(Table):
@@ -139,9 +152,10 @@ class Plan(Table):
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> "Plan":
-        if self.engine.kind != "native" and self.speculation.proposer == "draft-model":
+        if self.engine.kind != "native" and self.speculation.proposer != "prompt-lookup":
             raise ValueError(
-                f"proposer 'draft-model' does not run on engine '{self.engine.kind}'; allowed: prompt-lookup"
+                f"proposer '{self.speculation.proposer}' does not run on engine '{self.engine.kind}'; "
+                "allowed: prompt-lookup"
             )
         if self.engine.kind != "native" and self.speculation.verification == "coupled":
             raise ValueError(f"verification 'coupled' does not run on engine '{self.engine.kind}'; allowed: rejection")
@@ -168,7 +182,9 @@ def parse_plan(values: dict[str, Any], where: str) -> Plan:
     try:
         return Plan.model_validate(values)
     except ValidationError as error:
-        raise PlanError(f"study {where}: {describe(error)}; docs/quickstart.md lists the keys") from None
+        raise PlanError(f"study {where}: {describe(error, Plan)}; docs/study.md explains each key") from None
+    except InputError as error:
+        raise PlanError(f"study {where}: engine.{error}; docs/study.md explains each key") from None
 
 
 def load_plan(path: Path) -> Plan:

@@ -13,11 +13,10 @@ import torch
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.engines.base import EngineProtocol
 from draftproof.environment import describe_environment, peak_rss_bytes
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
-from draftproof.measure.run import as_chat, interleave
+from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.study.limits import limits
 from draftproof.study.lock import open_study, write_lock
@@ -29,6 +28,8 @@ from draftproof.verify.greedy import compare_greedy
 from draftproof.verify.sampled import num_controls, verify_sampled
 from draftproof.workload.loaders import load_prompts
 
+GROUP = ("prompt_id", "repeat", "concurrency")
+
 
 def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     """
@@ -39,7 +40,7 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     Evidence, list of request records
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
-    study = open_study(plan, out, resume)
+    study = open_study(plan, prompts, out, resume)
     complete = out / "evidence.json"
     if resume and complete.exists():
         evidence = ev.load(complete)
@@ -53,6 +54,7 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     design = sampled_design(engine, plan)
     capabilities = engine.capabilities
     loaded = {
+        "draftproof": __version__,
         "threads": torch.get_num_threads(),
         "max_len": capabilities.max_len,
         "claim": capabilities.claim,
@@ -74,7 +76,6 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     for index in range(plan.measure.warmup_requests):
         engine.generate([as_chat(prompts[index % len(prompts)])], params, speculate=index % 2 == 1)
         advance(1)
-    repeated = _repeatability(engine, plan, prompts, params, progress)
 
     stored = out / "requests.jsonl"
     records = read_records(stored)
@@ -88,7 +89,7 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
 
         for repeat in range(plan.measure.repeats):
             for concurrency in plan.workload.concurrency:
-                done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records if r["block"] == "A2"}
+                done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records}
                 advance = progress.start(f"A/B/A, {concurrency} at a time, repeat {repeat + 1}", len(prompts))
                 interleave(
                     engine,
@@ -106,7 +107,7 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
 
     same_tokens = params.is_greedy or plan.speculation.verification == "coupled"
     anchored = anchor(engine, usable, encoded) if params.is_greedy else None
-    greedy = compare_greedy(engine, usable, encoded, repeated, anchored) if same_tokens else None
+    greedy = compare_greedy(engine, usable, encoded, anchored) if same_tokens else None
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
     if design and stopped is None:
@@ -130,39 +131,33 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
         comparison=comparison,
         decision=decision,
         limits=limits(plan, arms, equivalence, len(prompts)),
+        stopped=stopped,
     )
     ev.save(evidence, out / "evidence.json")
     return evidence, records
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Read ``requests.jsonl``; a last line cut by a kill is dropped from the file too, so that appending is safe."""
+    """
+    Read ``requests.jsonl``, and leave in the file only whole groups, so that appending is safe.
+
+    A line that a kill has cut or that is no record is dropped, and its group is run again.
+    """
     if not path.exists():
         return []
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    records: list[dict[str, Any]] = []
+    blocks: dict[tuple[Any, ...], list[str]] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    # a group is complete once its A2 is stored
-    whole = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records if r["block"] == "A2"}
-    records = [r for r in records if (r["prompt_id"], r["repeat"], r["concurrency"]) in whole]
+            record = json.loads(line)
+            blocks.setdefault(tuple(record[key] for key in GROUP), []).append(record["block"])
+            records.append(record)
+        except (ValueError, TypeError, KeyError):
+            continue
+    whole = {group for group, seen in blocks.items() if seen == [name for name, _ in BLOCKS]}
+    records = [record for record in records if tuple(record[key] for key in GROUP) in whole]
     ev.write_whole(path, "".join(json.dumps(record) + "\n" for record in records))
     return records
-
-
-def _repeatability(
-    engine: EngineProtocol, plan: Plan, prompts: Any, params: SamplingParams, progress: Progress
-) -> tuple[int, int]:
-    chosen = prompts[: plan.measure.repeatability_prompts]
-    advance = progress.start("target-only repeatability", len(chosen))
-    same = 0
-    for prompt in chosen:
-        runs = [engine.generate([as_chat(prompt)], params, speculate=False)[0].token_ids for _ in range(2)]
-        same += runs[0] == runs[1]
-        advance(1)
-    return len(chosen), same
 
 
 def _smoke(records: list[dict[str, Any]]) -> str | None:

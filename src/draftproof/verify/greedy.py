@@ -12,11 +12,10 @@ def compare_greedy(
     engine: EngineProtocol,
     records: Sequence[dict[str, Any]],
     encode: dict[str, list[int]],
-    repeated: tuple[int, int],
     anchored: Anchor | None = None,
 ) -> GreedyResult:
     """
-    Judge the B arm against the A arm of the same prompt.
+    Judge the B arm against the A arm of the same prompt, and the A arm against its own repetition.
 
     Parameters
     ----------
@@ -24,8 +23,6 @@ def compare_greedy(
         Scores a divergence: the target's logits by an independent pass without the engine's cache.
     records : sequence of request records
     encode : mapping of prompt id to the prompt's token ids
-    repeated : (int, int)
-        Prompts whose target-only run was repeated, and how many gave the same tokens.
     anchored : Anchor or None
         The target-only arm against the plain model; beyond its bound is a FAIL whatever the arms agree on.
 
@@ -58,8 +55,9 @@ def compare_greedy(
                     note="the engine claims bitwise equality: a defect" if strict else "not explained by this version",
                 )
             )
-    unstable = repeated[0] - repeated[1]
-    broken = bool(divergences) or unstable > 0
+    repeats = [(cell["A1"], cell["A2"]) for cell in cells.values() if {"A1", "A2"} <= cell.keys()]
+    repeated = sum(one["token_ids"] == other["token_ids"] for one, other in repeats)
+    broken = bool(divergences) or repeated < len(repeats)
     outcome: Outcome = "PASS"
     if not pairs:
         outcome = "INCONCLUSIVE"
@@ -73,8 +71,8 @@ def compare_greedy(
         identical=len(pairs) - len(divergences),
         tokens=sum(len(one["token_ids"]) for one, _ in pairs),
         divergences=divergences,
-        repeatability_prompts=repeated[0],
-        repeatability_identical=repeated[1],
+        repeatability_prompts=len(repeats),
+        repeatability_identical=repeated,
         how="every generated token id of the speculative arm was compared with the target-only arm's of the same "
         "prompt, run one after the other by the same engine",
         anchor_tokens=anchored.tokens if anchored else None,

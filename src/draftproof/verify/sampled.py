@@ -46,7 +46,11 @@ class SampledDesign:
 
 
 class EngineFailed(Exception):
-    """A request of the check ended with an error, so nothing can be said about the law."""
+    """A request of the check did not run to its end, so nothing can be said about the law."""
+
+
+class Forbidden(Exception):
+    """A token that the request did not allow was generated: whatever else was seen, that is not the target's law."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +90,25 @@ def verify_sampled(
         "claim about greedy output": worker.capabilities.claim,
     }
     registered = {"delta": design.delta, "alpha_fail": design.alpha_fail, "alpha_eq": design.alpha_eq}
+    unread = SampledResult(
+        outcome="INCONCLUSIVE",
+        configuration=configuration,
+        sequences=design.sequences,
+        tokens=0,
+        tv_estimate=None,
+        tv_upper_bound=None,
+        p_value=None,
+        strata=[],
+        reasons=[],
+        tv_by_n=[],
+        **registered,
+    )
     try:
         log = collect(worker, design, design.sequences, design.seed, advance)
     except EngineFailed as failure:
-        unread = SampledResult(
-            outcome="INCONCLUSIVE",
-            configuration=configuration,
-            sequences=design.sequences,
-            tokens=0,
-            tv_estimate=None,
-            tv_upper_bound=None,
-            p_value=None,
-            strata=[],
-            reasons=[str(failure)],
-            tv_by_n=[],
-            **registered,
-        )
-        return unread, []
+        return unread.model_copy(update={"reasons": [str(failure)]}), []
+    except Forbidden as defect:
+        return unread.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
     p_value, smallest = judge(log)
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     strata, reasons = [], []
@@ -112,7 +118,7 @@ def verify_sampled(
         strata.append(
             {"place in the round": name, "tokens": part.tokens, "TV": part.estimate, "bound": part.upper_bound}
         )
-        if name == "plain":
+        if name == "plain" or (name == "draft 2+" and worker.capabilities.num_speculative_tokens == 1):
             continue
         if part.tokens < design.min_stratum_tokens:
             reasons.append(f"only {part.tokens} tokens at '{name}', {design.min_stratum_tokens} were registered")
@@ -128,18 +134,17 @@ def verify_sampled(
         reasons.insert(0, f"{smallest}: adjusted p = {p_value:.2g} is below {design.alpha_fail}")
     steps = np.unique(np.linspace(len(log.cells) / 20, len(log.cells), 20).astype(int))
     curve = [(int(n), pooled_tv(log.cells[:n], log.laws[:n], design.alpha_eq)) for n in steps if n > 0]
-    result = SampledResult(
-        outcome=outcome,
-        configuration=configuration,
-        sequences=design.sequences,
-        tokens=whole.tokens,
-        tv_estimate=whole.estimate,
-        tv_upper_bound=whole.upper_bound,
-        p_value=p_value,
-        strata=strata,
-        reasons=reasons,
-        tv_by_n=[(n, item.estimate or 0.0, item.upper_bound or 1.0) for n, item in curve],
-        **registered,
+    result = unread.model_copy(
+        update={
+            "outcome": outcome,
+            "tokens": whole.tokens,
+            "tv_estimate": whole.estimate,
+            "tv_upper_bound": whole.upper_bound,
+            "p_value": p_value,
+            "strata": strata,
+            "reasons": reasons,
+            "tv_by_n": [(n, item.estimate or 0.0, item.upper_bound or 1.0) for n, item in curve],
+        }
     )
     return result, controls
 
@@ -179,7 +184,9 @@ def collect(
     Raises
     ------
     EngineFailed
-        A request ended with an error.
+        A request ended with an error, or early.
+    Forbidden
+        A token came that was not allowed.
     """
     params = [
         alter(
@@ -198,8 +205,16 @@ def collect(
     failed = [completion.error for completion in completions if completion.error]
     if failed:
         raise EngineFailed(f"{len(failed)} of {sequences} requests ended with an error: {failed[0]}")
-    laws = _laws(worker, design, [completion.token_ids for completion in completions])
     cell_of = {token_id: cell for cell, token_id in enumerate(design.allowed_token_ids)}
+    strange = [token for completion in completions for token in completion.token_ids if token not in cell_of]
+    if strange:
+        raise Forbidden(f"{len(strange)} generated tokens were not among those allowed, the first is id {strange[0]}")
+    lengths = {len(completion.token_ids) for completion in completions}
+    if lengths != {design.tokens}:
+        raise EngineFailed(
+            f"requests ended after {min(lengths)} to {max(lengths)} tokens, {design.tokens} were asked for"
+        )
+    laws = _laws(worker, design, [completion.token_ids for completion in completions])
     contexts: dict[tuple[int, ...], int] = {}
     cells: list[int] = []
     rows: list[Array] = []
@@ -251,12 +266,18 @@ def num_controls(engine: EngineProtocol) -> int:
 def _controls(worker: EngineProtocol, design: SampledDesign, advance: Advance) -> list[ControlResult]:
     """Plant defects in the accept rule where the engine lets us, else in the request; and run one correct variant."""
 
-    def judged(subject: EngineProtocol, seed: int, **options: Any) -> float:
-        return judge(collect(subject, design, design.control_sequences, seed, advance, **options))[0]
-
-    def result(name: str, kind: Literal["defect", "lossless"], p_value: float) -> ControlResult:
-        flagged = p_value < design.alpha_fail
-        detail = f"{design.control_sequences} sequences, adjusted p = {p_value:.2g}"
+    def run(name: str, kind: Literal["defect", "lossless"], subject: EngineProtocol, **options: Any) -> ControlResult:
+        seed = design.seed + len(results) + 1
+        detail = f"{design.control_sequences} sequences, "
+        try:
+            p_value = judge(collect(subject, design, design.control_sequences, seed, advance, **options))[0]
+            flagged = p_value < design.alpha_fail
+            detail += f"adjusted p = {p_value:.2g}"
+        except Forbidden as defect:
+            flagged = True
+            detail += str(defect)
+        except EngineFailed as failure:
+            return ControlResult(name=name, kind=kind, flagged=False, behaved=False, detail=detail + str(failure))
         return ControlResult(
             name=name, kind=kind, flagged=flagged, behaved=flagged == (kind == "defect"), detail=detail
         )
@@ -267,9 +288,8 @@ def _controls(worker: EngineProtocol, design: SampledDesign, advance: Advance) -
             subject = worker.sibling(
                 max_batch=worker.capabilities.max_batch, max_len=worker.capabilities.max_len, accept=rule
             )
-            results.append(result(name, "defect", judged(subject, design.seed + len(results) + 1)))
+            results.append(run(name, "defect", subject))
     else:
         for name, alter in REQUEST_DEFECTS.items():
-            results.append(result(name, "defect", judged(worker, design.seed + len(results) + 1, alter=alter)))
-    plain = judged(worker, design.seed + len(results) + 1, speculate=False)
-    return [*results, result("target-only", "lossless", plain)]
+            results.append(run(name, "defect", worker, alter=alter))
+    return [*results, run("target-only", "lossless", worker, speculate=False)]
