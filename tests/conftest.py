@@ -10,6 +10,7 @@ KEPT_OUT = ("DRAFTPROOF_", "HF_")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-requests", type=int, default=200, help="random requests of the soak test")
+    parser.addoption("--soak-kills", type=int, default=5, help="kills of a study by the soak test")
 
 
 def pytest_configure() -> None:

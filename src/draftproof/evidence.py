@@ -16,6 +16,7 @@ from draftproof.errors import InputError, OutputError
 from draftproof.request import describe
 
 SCHEMA_VERSION: Literal[1] = 1
+UNFINISHED = ".tmp"
 
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 VerdictName = Literal["ADOPT", "KEEP_TARGET_ONLY", "INCONCLUSIVE", "ROLL_BACK"]
@@ -260,7 +261,7 @@ def write_whole(path: Path, text: str) -> None:
         The folder cannot be written.
     """
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}; choose a writable folder") from None
     try:
@@ -270,8 +271,10 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OutputError(f"cannot write {path}: {error.strerror}; the file is what it was before") from None
         raise
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.main import app, main
 from draftproof.report import words
-from support.scripted import WITHOUT_SAMPLED, json_lines, study_values
+from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study
 
 COMMANDS = ("demo", "run", "decide", "report")
 WAIT_S = 120
@@ -49,23 +48,6 @@ def draftproof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         return Done(code=int(left.value.code or 0), out=said.out, err=said.err)
 
     return call
-
-
-def toml(table: dict[str, Any], head: str = "") -> str:
-    """A table as TOML; JSON's strings, numbers and lists are TOML's too."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    for key, value in table.items():
-        if isinstance(value, dict):
-            lines += [f"[{head}{key}]", toml(value, f"{head}{key}.")]
-    return "\n".join(lines)
-
-
-def write_study(folder: Path, *, count: int = 6, **tables: Any) -> Path:
-    values = study_values(folder, count=count, **tables)
-    path = folder / "study.toml"
-    path.write_text(toml(values), encoding="utf-8")
-    assert tomllib.loads(path.read_text(encoding="utf-8")) == values
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """A run that got Ctrl-C is gone on with by --resume, by another process."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from draftproof import evidence as ev
 from draftproof.cli.main import main
-from support.scripted import WITHOUT_SAMPLED, json_lines, study_values
+from support.scripted import WITHOUT_SAMPLED, json_lines, write_study
 
 WAIT_S = 120
 
@@ -22,25 +21,10 @@ def begin(study: Path, out: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def write_study(folder: Path) -> Path:
-    """Twenty-four prompts of 100 tokens in groups of 4: long enough to be interrupted, short enough to be ended."""
-    tables = {"workload": {"max_tokens": 100, "concurrency": [4]}, **WITHOUT_SAMPLED}
-    lines = []
-    for name, table in study_values(folder, count=24, **tables).items():
-        if not isinstance(table, dict):
-            lines.insert(0, f"{name} = {json.dumps(table)}")
-            continue
-        script = table.pop("script", None)
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
-        if script is not None:
-            lines += [f"[{name}.script]", *(f"{key} = {json.dumps(value)}" for key, value in script.items())]
-    path = folder / "study.toml"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
 def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, out = write_study(tmp_path), tmp_path / "out"
+    # 24 prompts of 100 tokens in groups of 4: long enough to be interrupted, short enough to be ended
+    tables = {"workload": {"max_tokens": 100, "concurrency": [4]}, **WITHOUT_SAMPLED}
+    study, out = write_study(tmp_path, count=24, **tables), tmp_path / "out"
     process = begin(study, out)
     until = time.monotonic() + WAIT_S
     try:

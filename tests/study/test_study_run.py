@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,9 @@ from draftproof.gate.policy import Policy
 from draftproof.records import Completion
 from draftproof.study import run
 from draftproof.study.limits import limits
+from draftproof.study.plan import load_plan
 from draftproof.study.run import run_study
-from support.scripted import WITHOUT_SAMPLED, Restricted, Silent, Stopping, json_lines, make_plan
+from support.scripted import WITHOUT_SAMPLED, Restricted, Silent, Stopping, json_lines, make_plan, write_study
 
 FILES = {"lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json"}
 Records = list[dict[str, Any]]
@@ -549,3 +553,41 @@ def test_a_word_of_the_prompt_that_is_not_allowed_is_no_trouble(tmp_path: Path) 
     assert evidence.equivalence.sampled.outcome == "PASS"
     assert all(control.behaved for control in evidence.equivalence.controls)
     assert "not among those allowed" in evidence.equivalence.controls[0].detail
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    plan, out = make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out"
+
+    class Meddling(Silent):
+        def start(self, title: str, total: int) -> Callable[[int], None]:
+            with pytest.raises(OutputError, match="another run is writing into"):
+                run_study(plan, out, resume=True, progress=Silent())
+            return super().start(title, total)
+
+    evidence, records = run_study(plan, out, resume=False, progress=Meddling())
+    assert evidence.decision.verdict == "ADOPT" and json_lines(out / "requests.jsonl") == records
+    assert run_study(plan, out, resume=True, progress=Silent())[0] == evidence
+
+
+def test_a_disk_that_fills_up_costs_nothing_that_was_measured(tmp_path: Path) -> None:
+    """A limit on the size of a file stands for the disk: both end a write in its middle."""
+    study, out = write_study(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out"
+    limit = 9_000
+    code = (
+        "import resource, runpy, sys; "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
+        f"sys.argv = ['draftproof', 'run', {str(study)!r}, '--out', {str(out)!r}]; "
+        "runpy.run_module('draftproof.cli.main', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "make room, then --resume" in done.stderr and "Traceback" not in done.stderr
+    stored = (out / "requests.jsonl").read_bytes()
+    assert len(stored) == limit and not (out / "evidence.json").exists()
+    kept = [json.loads(line) for line in stored.split(b"\n")[:-1]]
+    evidence, records = run_study(load_plan(study), out, resume=True, progress=Silent())
+    whole = {record["prompt_id"] for record in kept if record["block"] == "A2"}
+    assert whole and [record for record in records if record["prompt_id"] in whole] == [
+        record for record in kept if record["prompt_id"] in whole
+    ]
+    assert evidence.decision.verdict == "ADOPT" and len(records) == 18

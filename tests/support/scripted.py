@@ -1,6 +1,7 @@
 """Small studies of the scripted engine: prompts that speculation lives on, plans, progress that is silent or stops."""
 
 import json
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,24 @@ def study_values(folder: Path, *, count: int = 6, **tables: dict[str, Any]) -> d
 
 def make_plan(folder: Path, *, count: int = 6, **tables: dict[str, Any]) -> Plan:
     return parse_plan(study_values(folder, count=count, **tables), "test")
+
+
+def toml(table: dict[str, Any], head: str = "") -> str:
+    """A table as TOML; JSON's strings, numbers and lists are TOML's too."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            lines += [f"[{head}{key}]", toml(value, f"{head}{key}.")]
+    return "\n".join(lines)
+
+
+def write_study(folder: Path, *, count: int = 6, **tables: Any) -> Path:
+    """The study of `study_values` as a file."""
+    values = study_values(folder, count=count, **tables)
+    path = folder / "study.toml"
+    path.write_text(toml(values), encoding="utf-8")
+    assert tomllib.loads(path.read_text(encoding="utf-8")) == values
+    return path
 
 
 class Silent:

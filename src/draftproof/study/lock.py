@@ -1,8 +1,11 @@
 """The lock: what a study will do is hashed and stored before the first token; what only loading can tell is appended."""
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +13,33 @@ from typing import Any
 
 from draftproof.environment import write_probe
 from draftproof.errors import OutputError, PlanError
-from draftproof.evidence import Study, write_whole
+from draftproof.evidence import UNFINISHED, Study, write_whole
 from draftproof.study.plan import Plan
 from draftproof.workload.prompts import WorkloadPrompt
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """
+    Keep other runs out of a folder while this one writes into it; clear what a run that was killed had half written.
+
+    Raises
+    ------
+    OutputError
+        Another run is in it, or it cannot be made.
+    """
+    write_probe(out)
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(f"another run is writing into {out}; wait for it, or choose another --out") from None
+        for left in out.glob(f".*{UNFINISHED}"):
+            left.unlink()
+        yield
+    finally:
+        os.close(handle)
 
 
 def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool) -> Study:
@@ -22,14 +49,13 @@ def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume:
     Raises
     ------
     OutputError
-        The folder holds something and ``resume`` is false, or it cannot be written.
+        The folder holds a study and ``resume`` is false, or something else.
     PlanError
         The folder's study has another plan or other prompts.
     """
     values = plan.model_dump(mode="json")
     texts = _digest([asdict(prompt) for prompt in prompts])
     digest = _digest(values)
-    write_probe(out)
     path = out / "lock.json"
     locked_at = datetime.now(UTC).isoformat(timespec="seconds")
     if path.exists():

@@ -4,8 +4,10 @@
 Everything measured is appended to ``requests.jsonl`` as it comes, so a run that was stopped can be read and resumed.
 """
 
+import errno
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,13 @@ import torch
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.environment import describe_environment, peak_rss_bytes
+from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.study.limits import limits
-from draftproof.study.lock import open_study, write_lock
+from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.setup import open_engine, sampled_design
@@ -27,6 +30,7 @@ from draftproof.verify.anchor import anchor
 from draftproof.verify.greedy import compare_greedy
 from draftproof.verify.sampled import num_controls, verify_sampled
 from draftproof.workload.loaders import load_prompts
+from draftproof.workload.prompts import WorkloadPrompt
 
 GROUP = ("prompt_id", "repeat", "concurrency")
 
@@ -38,8 +42,20 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     Returns
     -------
     Evidence, list of request records
+
+    Raises
+    ------
+    DraftproofError
+        The plan, its prompts, its models or the folder cannot be used, or writing failed; what was stored stays.
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
+    with alone(out):
+        return _run(plan, prompts, out, resume, progress)
+
+
+def _run(
+    plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress
+) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     study = open_study(plan, prompts, out, resume)
     complete = out / "evidence.json"
     if resume and complete.exists():
@@ -79,12 +95,18 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
 
     stored = out / "requests.jsonl"
     records = read_records(stored)
-    with stored.open("a", encoding="utf-8") as file:
+    with stored.open("ab", buffering=0) as file:
 
         def save(record: dict[str, Any]) -> None:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+            line = (json.dumps(record) + "\n").encode()
+            try:
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError as error:
+                raise OutputError(
+                    f"cannot write {stored}: {error.strerror}; what was measured before is kept: make room, then --resume"
+                ) from None
             records.append(record)
 
         for repeat in range(plan.measure.repeats):
