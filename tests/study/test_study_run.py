@@ -361,8 +361,10 @@ def test_resuming_a_finished_study_shows_it_without_running(tmp_path: Path) -> N
 
 def test_resume_in_an_empty_folder_begins(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, **WITHOUT_SAMPLED)
-    evidence, _ = run_study(plan, tmp_path / "out", resume=True, progress=Silent())
+    progress = Silent()
+    evidence, _ = run_study(plan, tmp_path / "out", resume=True, progress=progress)
     assert evidence.decision.verdict == "ADOPT"
+    assert progress.said[0] == f"{tmp_path / 'out'} holds no study yet; beginning one"
 
 
 @pytest.mark.parametrize(

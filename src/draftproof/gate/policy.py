@@ -15,43 +15,30 @@ class Policy(BaseModel):
     What speculative decoding must reach to be adopted.
 
     A threshold of None is not asked for, and the report says so.
-
-    Attributes
-    ----------
-    min_speedup : float
-        The lower end of the speed-up's interval must be above it.
-    max_itl_ratio : float or None
-        Speculative over target-only time per token; the upper end must be below it.
-    max_p95_latency_ratio : float or None
-        Speculative over target-only p95 latency. Needs 72 requests per arm.
-    max_memory_ratio : float or None
-        Bytes of weights and caches, speculative over target-only.
-    max_peak_memory_bytes : int or None
-        The deployment's boundary; above it the verdict is ROLL_BACK.
-    min_accepted_per_round : float or None
-        Accepted draft tokens per round in which something was proposed.
-    min_claim : {"bitwise", "bitwise_same_batch", "up_to_ties"}
-        The weakest claim about greedy output that is good enough.
-    require_sampled : bool
-        Whether the sampled check must have passed.
-    max_aa_spread : float
-        The target-only arm against itself may differ by this factor at most (1.10: ten percent); a noisier run is INCONCLUSIVE.
-    confidence : float
-        Of every interval, two-sided.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     min_speedup: float = Field(default=1.05, gt=0)
+    """The lower end of the speed-up's interval must reach it."""
     max_itl_ratio: float | None = Field(default=1.0, gt=0)
+    """Speculative over target-only time per token; the upper end of the interval must not be above it."""
     max_p95_latency_ratio: float | None = Field(default=None, gt=0)
+    """Speculative over target-only p95 latency; needs 72 requests per arm."""
     max_memory_ratio: float | None = Field(default=1.5, gt=0)
+    """Bytes of weights and caches, speculative over target-only."""
     max_peak_memory_bytes: int | None = Field(default=None, gt=0)
+    """The deployment's boundary; above it the verdict is ROLL_BACK."""
     min_accepted_per_round: float | None = Field(default=None, ge=0)
+    """Accepted draft tokens per round in which something was proposed."""
     min_claim: Literal["bitwise", "bitwise_same_batch", "up_to_ties"] = "bitwise_same_batch"
+    """The weakest claim about greedy output that is good enough."""
     require_sampled: bool = True
+    """Whether the sampled check must have passed."""
     max_aa_spread: float = Field(default=1.25, gt=1)
+    """The target-only arm against itself may differ by this factor at most; a noisier run is INCONCLUSIVE."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Of every interval, two-sided."""
 
 
 def load_policy(path: Path) -> Policy:

@@ -21,20 +21,28 @@ MEANINGLESS = {
 class Table(BaseModel):
     """A table of the study file; unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class EnginePlan(Table):
     """The engine that runs both arms."""
 
     kind: Literal["native", "hf", "scripted"] = "native"
+    """Ours, transformers' own generate, or a fake on a virtual clock."""
     target: str = "smollm2-135m-instruct"
+    """The demo model's name, a folder with safetensors, a .gguf file, or a hub name."""
     dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
+    """Of weights, caches and passes."""
     device: str = "cpu"
+    """As torch names it."""
     threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """CPU threads of a pass; "auto" is torch's choice."""
     max_len: Annotated[int, Field(ge=2)] | Literal["auto"] = "auto"
+    """Longest sequence in tokens, prompt included; "auto" is 1024, or the model's limit if that is lower."""
     numerics: Literal["bitwise", "fast"] = "bitwise"
+    """"bitwise" uses only pass shapes that give the same bits; "fast" any, and claims identity up to ties."""
     script: Script = Script()
+    """What the fake does; see below."""
 
     @model_validator(mode="after")
     def _means_something(self) -> "EnginePlan":
@@ -48,13 +56,21 @@ class SpeculationPlan(Table):
     """How tokens are proposed."""
 
     proposer: Literal["prompt-lookup", "draft-model", "early-exit"] = "prompt-lookup"
+    """Where drafted tokens come from."""
     draft: str | None = None
+    """The draft model, named as a target is."""
     exit_layer: int | None = Field(default=None, ge=1)
+    """Layers of the target that early exit drafts with."""
     confidence_threshold: float = Field(default=0.0, ge=0, lt=1)
+    """Stop drafting once the draft's largest probability is below this."""
     num_speculative_tokens: int = Field(default=5, ge=1, le=15)
+    """K, the most tokens drafted per round."""
     prompt_lookup_min: int = Field(default=1, ge=1)
+    """Shortest n-gram that prompt lookup matches."""
     prompt_lookup_max: int = Field(default=4, ge=1)
+    """Longest n-gram that prompt lookup matches."""
     verification: Literal["rejection", "coupled"] = "rejection"
+    """"rejection" keeps the law; "coupled" also gives the same tokens for a seed with speculation on or off."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "SpeculationPlan":
@@ -75,10 +91,15 @@ class WorkloadPlan(Table):
     """What is asked, in which order, and how many at once."""
 
     prompts: str = "demo"
+    """"demo", the shipped set, or the path of a .jsonl file."""
     limit: int | None = Field(default=None, ge=1)
+    """Most prompts, chosen evenly over the categories."""
     max_tokens: int = Field(default=48, ge=1)
+    """Generated tokens per request at most."""
     concurrency: tuple[int, ...] = (1,)
+    """How many requests run at once; each number is measured."""
     seed: int = Field(default=0, ge=0)
+    """Of the choice that `limit` makes."""
 
     @field_validator("concurrency", mode="before")
     @classmethod
@@ -99,35 +120,55 @@ class SamplingPlan(Table):
     """The sampling of the measured runs; 0 is greedy."""
 
     temperature: float = Field(default=0.0, ge=0, le=100)
+    """0 is greedy."""
     top_k: int = Field(default=0, ge=0)
+    """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Keep the most likely tokens whose probabilities reach this sum."""
     ignore_eos: bool = False
+    """Do not end at the model's end-of-sequence token."""
 
 
 class MeasurePlan(Table):
     """Warm-up, repeats and order."""
 
     warmup_requests: int = Field(default=2, ge=0)
+    """Requests before the first measured one, the arms in turn."""
     repeats: int = Field(default=1, ge=1)
+    """How often the whole workload is run."""
 
 
 class SampledPlan(Table):
     """The sampled check: fixed input, small allowed vocabulary, exact target probabilities."""
 
     enabled: bool = True
+    """Whether sampled output is checked against the target's law."""
     prompt: str = "red green blue red green red blue blue green red blue green red green blue green"
+    """The fixed input; one that repeats itself gives prompt lookup something to find."""
     words: tuple[str, ...] = (" red", " green", " blue", " black", " white", " yellow", " brown", " orange")
+    """The only words that may be generated, each one token of the target's tokenizer."""
     temperature: float = Field(default=1.0, gt=0, le=100)
+    """Of the check."""
     sequences: int = Field(default=800, ge=100)
+    """Sequences that are generated and judged."""
     tokens: int = Field(default=8, ge=2, le=64)
+    """Tokens of a sequence."""
     batch: int = Field(default=32, ge=1)
+    """Sequences that run at once."""
     delta: float = Field(default=0.05, gt=0, lt=1)
+    """PASS needs the upper bound on the total variation to be below this."""
     delta_stratum: float = Field(default=0.2, gt=0, lt=1)
+    """The same for each place in a round."""
     control_sequences: int = Field(default=120, ge=50)
+    """Sequences of each control: a planted defect that must be found, a correct variant that must not."""
     alpha_fail: float = Field(default=1e-3, gt=0, lt=0.5)
+    """Chance that a correct engine is called FAIL."""
     alpha_eq: float = Field(default=0.05, gt=0, lt=0.5)
+    """Chance that the upper bound is too low."""
     min_stratum_tokens: int = Field(default=200, ge=1)
+    """PASS needs as many tokens at each place in a round."""
     seed: int = Field(default=1, ge=0, le=10**12)
+    """Of every draw in the check."""
 
     @field_validator("words")
     @classmethod
@@ -141,7 +182,9 @@ class Plan(Table):
     """A whole study."""
 
     schema_version: Literal[1] = 1
+    """Of this file."""
     name: str = Field(min_length=1)
+    """Shown at the top of every report."""
     engine: EnginePlan = EnginePlan()
     speculation: SpeculationPlan = SpeculationPlan()
     workload: WorkloadPlan = WorkloadPlan()

@@ -63,6 +63,8 @@ def _run(
         if evidence.study.hash == study.hash and evidence.draftproof_version == __version__:
             progress.say(f"{out} holds this study, complete; showing it")
             return evidence, read_records(out / "requests.jsonl")
+    if resume and not (out / "lock.json").exists():
+        progress.say(f"{out} holds no study yet; beginning one")
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
     engine = open_engine(plan, progress)
