@@ -17,9 +17,11 @@ from draftproof.decoding.stopping import StopRule
 from draftproof.engines.base import Capabilities, OnCompletion
 from draftproof.engines.load import load_model
 from draftproof.engines.prompts import (
+    ENGINE_SPECIFIC,
     encode_prompt,
     eos_token_ids,
     pair_with_params,
+    refuse,
     stop_rule,
 )
 from draftproof.engines.teacher import teacher_forced_logits
@@ -187,11 +189,13 @@ class HfEngine:
         Raises
         ------
         PromptError, InputError
-            Something given cannot be used; nothing has run then.
+            Something given cannot be used, or asks for what this engine would ignore; nothing has run then.
         ModelError
             transformers does not run this arm with this model.
         """
         requests = [(self.encode(prompt), item) for prompt, item in pair_with_params(prompts, params, self.vocab_size)]
+        for _, item in requests:
+            refuse(item, ENGINE_SPECIFIC, self.capabilities.name)
         submitted_ms = self.now_ms()
         completions = []
         for index, (token_ids, item) in enumerate(requests):
