@@ -177,9 +177,9 @@ def wide_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CachedModel, "shapes", property(widest, lambda model, measured: None), raising=False)
 
 
-def models(draft_size: int = SIZE):
+def models(draft_size: int = SIZE, draft_dtype: torch.dtype = torch.float64):
     """Two models whose laws are neither sharp nor alike."""
-    both = tiny_llama(vocab=SIZE), tiny_llama(1, vocab=draft_size)
+    both = tiny_llama(vocab=SIZE), tiny_llama(1, draft_dtype, vocab=draft_size)
     with torch.no_grad():
         for model in both:
             model.lm_head.weight.mul_(0.4)
@@ -187,14 +187,17 @@ def models(draft_size: int = SIZE):
 
 
 @pytest.mark.usefixtures("wide_passes")
-@pytest.mark.parametrize(("name", "draft_size"), [*((name, SIZE) for name in OPTIONS), ("all", 4), ("top-p", 9)])
-def test_two_tokens_have_the_targets_filtered_law(name: str, draft_size: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "draft_size", "draft_dtype"),
+    [*((name, SIZE, torch.float64) for name in OPTIONS), ("all", 4, torch.float64), ("top-p", 9, torch.bfloat16)],
+)
+def test_two_tokens_have_the_targets_filtered_law(name: str, draft_size: int, draft_dtype: torch.dtype) -> None:
     """
-    B21, B22, B24, B28, B43: temperature and filters on both sides, and a draft with fewer or more ids than the target.
+    B21, B22, B24, B28, B43, B143: temperature and filters on both sides, and a draft with fewer or more ids, in another dtype.
 
     The share of accepted drafts is the overlap of the two filtered laws: a filter on one side only would lower it.
     """
-    model, draft = models(draft_size)
+    model, draft = models(draft_size, draft_dtype)
     options = OPTIONS[name]
     law, accepted = pairs_and_acceptance(model, DraftModel(draft), options, repetition_penalty=1.3)
     first = law_after(model, PROMPT, options, 1.3)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from draftproof import Engine
 from draftproof.engines.hf import HfEngine
@@ -105,3 +106,20 @@ def test_a_draft_whose_tokenizer_differs_in_what_changes_no_id_is_taken(tmp_path
         end = expected.index(eos) + 1 if eos in expected else 12
         assert list(completion.token_ids) == expected[:end]
         assert completion.speculation.draft_acceptance_rate == 1.0
+
+
+def test_a_draft_of_another_architecture_is_loaded_by_its_own_configuration(tmp_path) -> None:
+    """B145: neither sizes, nor the kind of model, nor its limit are the target's."""
+    model = tiny_llama(dtype=torch.float32)
+    torch.manual_seed(1)
+    draft = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2, n_positions=18))
+    for name, each in {"target": model, "draft": draft}.items():
+        each.save_pretrained(tmp_path / name)
+        numbered_words().save_pretrained(tmp_path / name)
+    engine = Engine.from_pretrained(
+        str(tmp_path / "target"), proposer=DraftModel(str(tmp_path / "draft")), dtype="float64", max_len=64
+    )
+    assert type(engine.proposer.source) is GPT2LMHeadModel and engine.proposer.cached.max_len == 18
+    (completion,) = engine.generate([PROMPT], ask(20))
+    assert list(completion.token_ids) == judge(model.double(), PROMPT, 20)
+    assert completion.speculation.num_draft_tokens > 0 and not any(item.draft_error for item in completion.rounds)

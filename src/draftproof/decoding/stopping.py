@@ -54,12 +54,13 @@ class StopRule:
         """
         Return the text of all generated tokens, before the first stop string that counts.
 
-        While the request goes on, an end that may become a stop string is held back, so that a stream never shows what the
-        final text lacks.
+        While the request goes on, an end that may become a stop string is held back, and so is a character of which some
+        bytes are still to come, so that a stream never shows what the final text lacks.
         """
         text = self.decode(generated)[: self._find(generated)]
         if ended:
             return text
+        text = text.rstrip("\ufffd")
         longest = max((len(stop) for stop in self.stop), default=1) - 1
         for size in range(min(longest, len(text)), 0, -1):
             if any(len(stop) > size and stop.startswith(text[-size:]) for stop in self.stop):
