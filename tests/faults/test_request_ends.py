@@ -61,7 +61,7 @@ def rounds_fit(row, room: int) -> bool:
 
 @pytest.mark.parametrize("kind", PROPOSERS)
 def test_every_proposer_ends_at_max_tokens_and_at_the_context_limit(kind: str, truth: list[int]) -> None:
-    """B78, B108, B139, B141: 1 to K + 2 tokens left, by the request or by the context; the judge's tokens up to there."""
+    """B78, B139, B141: 1 to K + 2 tokens left, by the request or by the context; the judge's tokens up to there."""
     model = tiny_llama()
     decoder = make_decoder(model, PROPOSERS[kind](model), K, slots=2, max_len=len(PROMPT) + FULL)
     for left in range(1, FULL + 1):
