@@ -63,7 +63,7 @@ class TableDraft:
 
         def score(blocks):
             for index, block in blocks.items():
-                read[index] += block
+                read[index] += [int(token_id) for token_id in block]
             return torch.stack([self.logits[tuple(read[index][1:])] for index in blocks])
 
         feeds = {index: [rows[index].token_ids[-1]] for index in read}
