@@ -160,6 +160,10 @@ def test_penalties_are_checked_with_one_reading_more() -> None:
     assert counts_of("always-something", PENALISED) == {7}
 
 
+def test_log_probabilities_are_read_as_three_lists_more() -> None:
+    assert counts_of("always-something", {**SAMPLED, "logprobs": 3}) == {9}
+
+
 def test_a_confidence_stop_asks_the_host_once_a_step_for_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lists for each drafted place: without them a stop would save no pass."""
     monkeypatch.setitem(PROPOSERS, "unsure", lambda: DraftModel(tiny_llama(1), 1e-9))
