@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from draftproof.decoding.batch import Row
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
-from draftproof.decoding.proposers.stepwise import draw_stepwise, last_logits
+from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits
 from draftproof.decoding.shapes import measure_shapes
 from draftproof.errors import InputError, ModelError
 
@@ -75,14 +75,19 @@ class DraftModel:
                 if max(row.token_ids) >= self.cached.vocab_size:
                     wanted[index] = 0
         feeds = {index: self._catch_up(row) for index, row in enumerate(rows) if wanted[index]}
+        passes = dict.fromkeys(feeds, 0)
 
-        def score(blocks: dict[int, list[int]]) -> Tensor:
+        def score(blocks: dict[int, Feed]) -> Tensor:
             logits = self.cached.score({_slot(rows[index]): block for index, block in blocks.items()})
-            for index, block in blocks.items():
-                self._held[_slot(rows[index])].extend(block)
+            for index in blocks:
+                passes[index] += 1
             return last_logits(logits, [len(block) for block in blocks.values()])
 
-        return draw_stepwise(self._context, rows, wanted, feeds, score, self.confidence_threshold)
+        proposal = draw_stepwise(self._context, rows, wanted, feeds, score, self.confidence_threshold)
+        drawn = proposal.token_ids.tolist()
+        for index, feed in feeds.items():
+            self._held[_slot(rows[index])] += [*feed, *drawn[index][: passes[index] - 1]]
+        return proposal
 
     def release(self, slot: int) -> None:
         """Empty the slot."""

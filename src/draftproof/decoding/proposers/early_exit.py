@@ -7,7 +7,7 @@ from torch import Tensor
 from draftproof.decoding.batch import Row
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
-from draftproof.decoding.proposers.stepwise import draw_stepwise, last_logits
+from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits
 from draftproof.errors import InputError, ModelError
 
 
@@ -69,7 +69,7 @@ class EarlyExit:
         before = [self._target.row_len[slot] for slot in slots]
         feeds = {index: [row.token_ids[-1]] for index, row in enumerate(rows) if limits[index]}
 
-        def score(blocks: dict[int, list[int]]) -> Tensor:
+        def score(blocks: dict[int, Feed]) -> Tensor:
             logits = self._target.score({slots[index]: block for index, block in blocks.items()}, self.layer)
             return last_logits(logits, [len(block) for block in blocks.values()])
 

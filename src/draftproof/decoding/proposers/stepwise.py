@@ -1,23 +1,26 @@
 """Draft token by token from a model: the loop that a draft model and an early exit share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
+from draftproof.sampling.adjust import needs_prefix
 from draftproof.sampling.law import token_law
 
-Score = Callable[[dict[int, list[int]]], Tensor]
-"""Row index to the tokens it is fed; returns the logits after each row's last one, shape (rows, V of the draft)."""
+Feed = Sequence[int] | Tensor
+"""What the model reads next: the first time a list of ids, then the one that was drawn, still on the device."""
+Score = Callable[[dict[int, Feed]], Tensor]
+"""Row index to what it is fed; returns the logits after each row's last token, shape (rows, V of the draft)."""
 
 
 def draw_stepwise(
     context: ProposerContext,
     rows: Sequence[Row],
     wanted: Sequence[int],
-    feeds: dict[int, list[int]],
+    feeds: Mapping[int, Sequence[int]],
     score: Score,
     confidence: float,
 ) -> Proposal:
@@ -35,37 +38,41 @@ def draw_stepwise(
     -----
     Whether a place is drafted is decided before the draw, from the draft's distribution there: so the law stays exact.
     Dropping a token because of what was drawn would not be.
+
+    The host does not wait for a drawn token, unless it needs it: to save the passes after a stop for want of confidence, or
+    to adjust the next law by the tokens before it.
     """
     vocab_size, device = context.vocab_size, context.device
     width = max(wanted, default=0)
     token_ids = torch.zeros(len(rows), width, dtype=torch.int64, device=device)
     probs = torch.zeros(len(rows), width, vocab_size, dtype=torch.float64, device=device)
+    going = torch.zeros(len(rows), width, dtype=torch.bool, device=device)
     drafts: list[list[int]] = [[] for _ in rows]
+    told = confidence > 0 or any(needs_prefix(row.params, row.prefix()) for row in rows)
+    feeding: dict[int, Feed] = dict(feeds)
     active = [index for index in feeds if wanted[index] > 0]
     for step in range(width):
         active = [index for index in active if wanted[index] > step]
         if not active:
             break
-        logits = _fit(score({index: feeds[index] for index in active}), vocab_size).to(device)
+        logits = _fit(score({index: feeding[index] for index in active}), vocab_size).to(device)
         prefixes = [rows[index].prefix() for index in active]
         for prefix, index in zip(prefixes, active, strict=True):
             prefix.token_ids = [*prefix.token_ids, *drafts[index]]
         law = token_law(logits[:, None], [rows[index].params for index in active], prefixes)[:, 0]
         # no mass: nothing is allowed here
-        sure = ((law > 0).any(-1) & (law.amax(-1) >= confidence)).tolist()
+        sure = (law > 0).any(-1) & (law.amax(-1) >= confidence)
         keys = [rows[index].key for index in active]
         places = [rows[index].num_generated + step for index in active]
-        drawn = context.draw(law, keys, places, context.noise)
-        token_ids[active, step], probs[active, step] = drawn, law
-        going = []
-        for index, token_id, goes_on in zip(active, drawn.tolist(), sure, strict=True):
-            if goes_on:
+        drawn = context.draw(law, keys, places, context.noise).where(sure, 0)
+        at = torch.tensor(active).to(device, non_blocking=True)
+        token_ids[at, step], probs[at, step], going[at, step] = drawn, law, sure
+        feeding.update(zip(active, drawn.split(1), strict=True))
+        if told:
+            for index, token_id in zip(active, drawn.tolist(), strict=True):
                 drafts[index].append(token_id)
-                feeds[index] = [token_id]
-                going.append(index)
-        active = going
-    counts = torch.tensor([len(draft) for draft in drafts], dtype=torch.int64, device=device)
-    return Proposal(token_ids=token_ids, num_tokens=counts, probs=probs)
+            active = [index for index, goes_on in zip(active, sure.tolist(), strict=True) if goes_on]
+    return Proposal(token_ids=token_ids, num_tokens=going.cumprod(-1).sum(-1), probs=probs)
 
 
 def _fit(logits: Tensor, vocab_size: int) -> Tensor:
@@ -77,5 +84,5 @@ def _fit(logits: Tensor, vocab_size: int) -> Tensor:
 
 def last_logits(logits: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return (rows, V) from (rows, T, V): those after each row's last token."""
-    last = torch.tensor([length - 1 for length in lengths], device=logits.device)
+    last = torch.tensor([length - 1 for length in lengths]).to(logits.device, non_blocking=True)
     return logits[torch.arange(len(lengths), device=logits.device), last]
