@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.shapes import measure_shapes
 from draftproof.proposers import (
+    CrossTokenizer,
     DraftModel,
     EarlyExit,
     FirstOf,
@@ -22,7 +23,9 @@ from draftproof.proposers import (
 )
 from draftproof.sampling.draw import draw_alone, draw_shared
 from draftproof.sampling.noise import KeyedNoise
+from support.toy_engines import numbered_words
 from support.toy_models import VOCAB, make_row, tiny_llama
+from support.toy_tokenizers import spelt_words
 
 K, SLOTS, MAX_LEN = 4, 4, 96
 
@@ -89,6 +92,7 @@ MAKERS: dict[str, Callable[[], Proposer]] = {
     "draft-model": lambda: DraftModel(tiny_llama(1)),
     "draft-model-short-context": short_draft,
     "draft-model-unsure": lambda: DraftModel(tiny_llama(1), 0.3),
+    "cross-tokenizer": lambda: CrossTokenizer(tiny_llama(1, vocab=80), spelt_words(lambda number: number % 4 != 0)),
     "early-exit": lambda: EarlyExit(1),
     "first-of": lambda: FirstOf(PromptLookup(2, 3), DraftModel(tiny_llama(1))),
     "own-deterministic": Counting,
@@ -119,6 +123,7 @@ class Seat:
                 noise=KeyedNoise(),
                 draw=draw,
                 target=self.target,
+                tokenizer=numbered_words(),
             )
         )
 

@@ -7,10 +7,24 @@ from torch import Tensor
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
+from draftproof.errors import InputError
 from draftproof.sampling.law import token_law
 
 Score = Callable[[dict[int, list[int]]], Tensor]
 """Row index to the tokens it is fed; returns the logits after each row's last one, shape (rows, V of the draft)."""
+
+
+def require_threshold(confidence_threshold: float) -> None:
+    """
+    See that a confidence threshold is a probability below 1.
+
+    Raises
+    ------
+    InputError
+        It is not.
+    """
+    if not 0 <= confidence_threshold < 1:
+        raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
 
 
 def draw_stepwise(
@@ -20,6 +34,7 @@ def draw_stepwise(
     feeds: dict[int, list[int]],
     score: Score,
     confidence: float,
+    to_draft: Callable[[int], int] = lambda token_id: token_id,
 ) -> Proposal:
     """
     Draw up to ``wanted[i]`` tokens for row i, each from the law that its request asks for.
@@ -27,9 +42,11 @@ def draw_stepwise(
     Parameters
     ----------
     feeds : dict of row index to token ids
-        What the model has not read yet, at least the last committed token.
+        What the model has not read yet, at least the last committed token; in its own ids.
     confidence : float
         Stop a row before a token whose most likely candidate has less than this probability; 0 never stops.
+    to_draft : callable
+        From a drafted id to the one that the model reads for it.
 
     Notes
     -----
@@ -61,7 +78,7 @@ def draw_stepwise(
         for index, token_id, goes_on in zip(active, drawn.tolist(), sure, strict=True):
             if goes_on:
                 drafts[index].append(token_id)
-                feeds[index] = [token_id]
+                feeds[index] = [to_draft(token_id)]
                 going.append(index)
         active = going
     counts = torch.tensor([len(draft) for draft in drafts], dtype=torch.int64, device=device)
