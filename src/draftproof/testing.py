@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from scipy.stats import chisquare
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.model import CachedModel
@@ -53,6 +53,7 @@ def check_proposer(
     *,
     vocab_size: int = 64,
     prompts: Sequence[Sequence[int]] = PROMPTS,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> None:
     """
     Run a proposer through what the round relies on.
@@ -67,6 +68,8 @@ def check_proposer(
         Of the target that stands in.
     prompts : sequence of four sequences of token ids
         Texts for which the proposer has something to say, at most 40 tokens each; other tokens than theirs do not occur.
+    tokenizer : PreTrainedTokenizerBase or None
+        The target's, for a proposer that reads text.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def check_proposer(
     fits = len(texts) == SLOTS and all(0 < len(text) <= 40 for text in texts)
     if not fits or not all(0 <= token_id < vocab_size for text in texts for token_id in text):
         raise InputError(f"prompts must be {SLOTS} lists of 1 to 40 token ids below vocab_size = {vocab_size}")
-    case = _Case(make_proposer, vocab_size, texts)
+    case = _Case(make_proposer, vocab_size, texts, tokenizer)
     for name in CHECKS if only is None else [only]:
         CHECKS[name](case)
 
@@ -98,6 +101,7 @@ class _Case:
     make_proposer: Callable[[], Proposer]
     vocab_size: int
     prompts: list[list[int]]
+    tokenizer: PreTrainedTokenizerBase | None
     _kept: dict[Drawing, "_Seat"] = field(default_factory=dict)
 
     def new_seat(self, draw: Drawing = draw_alone) -> "_Seat":
@@ -151,6 +155,7 @@ class _Seat:
                 noise=KeyedNoise(),
                 draw=draw,
                 target=self._target,
+                tokenizer=case.tokenizer,
             )
         )
 

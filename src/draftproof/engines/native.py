@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from draftproof.decoding.loop import RollBack, roll_back
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposer
+from draftproof.decoding.proposers.cross_tokenizer import CrossTokenizer
 from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.shapes import any_shapes, measure_shapes
@@ -128,24 +129,31 @@ class Engine(DecoderEngine):
         Raises
         ------
         ModelError
-            A model cannot be loaded, or the draft's token ids are not the target's.
+            A model cannot be loaded, or its token ids are not what the proposer needs.
         """
         model, tokenizer = load_model(target, dtype=dtype, device=device, progress=progress)
         pack_linears(model)
 
-        def load_draft(name: str) -> PreTrainedModel:
+        def load_with_tokenizer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             draft, draft_tokenizer = load_model(name, dtype=dtype, device=device, progress=progress)
+            pack_linears(draft)
+            return draft, draft_tokenizer
+
+        def load_draft(name: str) -> PreTrainedModel:
+            draft, draft_tokenizer = load_with_tokenizer(name)
             difference = tokenizers_differ(tokenizer, draft_tokenizer)
             if difference:
                 raise ModelError(
                     f"draft '{name}' has another tokenizer than '{target}': {difference}; "
-                    "use a draft with the target's tokenizer, or prompt lookup"
+                    "use CrossTokenizer with this draft, a draft with the target's tokenizer, or prompt lookup"
                 )
-            pack_linears(draft)
             return draft
 
         for part in _draft_models(proposer):
-            part.load(load_draft)
+            if isinstance(part, CrossTokenizer):
+                part.load(load_with_tokenizer)
+            else:
+                part.load(load_draft)
         progress("measuring which pass shapes agree bit for bit")
         return cls(model, tokenizer, proposer=proposer, **options)
 
@@ -215,7 +223,7 @@ class Engine(DecoderEngine):
         self.proposer = None
 
 
-def _draft_models(proposer: Proposer | None) -> list[DraftModel]:
+def _draft_models(proposer: Proposer | None) -> list[DraftModel | CrossTokenizer]:
     if isinstance(proposer, FirstOf):
         return [draft for part in proposer.proposers for draft in _draft_models(part)]
-    return [proposer] if isinstance(proposer, DraftModel) else []
+    return [proposer] if isinstance(proposer, DraftModel | CrossTokenizer) else []

@@ -87,6 +87,7 @@ class DecoderEngine:
                     noise=noise,
                     draw=draw,
                     target=target,
+                    tokenizer=tokenizer,
                 )
             )
         self._decoder = Decoder(target, proposer, num_speculative_tokens, noise=noise, **parts)

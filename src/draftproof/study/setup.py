@@ -5,7 +5,7 @@ from draftproof.engines.hf import HfEngine
 from draftproof.engines.native import Engine
 from draftproof.engines.scripted import ScriptedEngine
 from draftproof.errors import PlanError
-from draftproof.proposers import DraftModel, EarlyExit, PromptLookup, Proposer
+from draftproof.proposers import CrossTokenizer, DraftModel, EarlyExit, PromptLookup, Proposer
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.verify.sampled import SampledDesign
@@ -84,6 +84,8 @@ def _proposer(plan: Plan) -> Proposer:
     table = plan.speculation
     if table.proposer == "draft-model":
         return DraftModel(table.draft or "", table.confidence_threshold)
+    if table.proposer == "cross-tokenizer":
+        return CrossTokenizer(table.draft or "", confidence_threshold=table.confidence_threshold)
     if table.exit_layer is not None:
         return EarlyExit(table.exit_layer, table.confidence_threshold)
     return PromptLookup(table.prompt_lookup_min, table.prompt_lookup_max)

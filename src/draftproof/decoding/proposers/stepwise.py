@@ -7,6 +7,7 @@ from torch import Tensor
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
+from draftproof.errors import InputError
 from draftproof.sampling.adjust import needs_prefix
 from draftproof.sampling.law import token_law
 
@@ -16,6 +17,19 @@ Score = Callable[[dict[int, Feed]], Tensor]
 """Row index to what it is fed; returns the logits after each row's last token, shape (rows, V of the draft)."""
 
 
+def require_threshold(confidence_threshold: float) -> None:
+    """
+    See that a confidence threshold is a probability below 1.
+
+    Raises
+    ------
+    InputError
+        It is not.
+    """
+    if not 0 <= confidence_threshold < 1:
+        raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
+
+
 def draw_stepwise(
     context: ProposerContext,
     rows: Sequence[Row],
@@ -23,6 +37,7 @@ def draw_stepwise(
     feeds: Mapping[int, Sequence[int]],
     score: Score,
     confidence: float,
+    to_draft: Tensor | None = None,
 ) -> Proposal:
     """
     Draw up to ``wanted[i]`` tokens for row i, each from the law that its request asks for.
@@ -30,9 +45,11 @@ def draw_stepwise(
     Parameters
     ----------
     feeds : dict of row index to token ids
-        What the model has not read yet, at least the last committed token.
+        What the model has not read yet, at least the last committed token; in its own ids.
     confidence : float
         Stop a row before a token whose most likely candidate has less than this probability; 0 never stops.
+    to_draft : Tensor, shape (V,), int64, or None
+        The id that the model reads for each drafted one; None where they are the same.
 
     Notes
     -----
@@ -67,7 +84,8 @@ def draw_stepwise(
         drawn = context.draw(law, keys, places, context.noise).where(sure, 0)
         at = torch.tensor(active).to(device, non_blocking=True)
         token_ids[at, step], probs[at, step], going[at, step] = drawn, law, sure
-        feeding.update(zip(active, drawn.split(1), strict=True))
+        read = drawn if to_draft is None else to_draft[drawn]
+        feeding.update(zip(active, read.split(1), strict=True))
         if told:
             for index, token_id in zip(active, drawn.tolist(), strict=True):
                 drafts[index].append(token_id)
