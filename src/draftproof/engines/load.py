@@ -23,6 +23,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     GgufConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -72,14 +73,9 @@ def load_model(
     OutputError
         The cache folder for a converted .gguf file cannot be written.
     """
-    if dtype not in DTYPES:
-        raise ModelError(f"dtype '{dtype}' is unknown: allowed are {', '.join(DTYPES)}")
-    folder = resolve(name, progress)
-    _check_safetensors(folder, name)
+    folder, config = _read_config(name, dtype, progress)
     progress(f"loading {name} in {dtype}")
     with _quiet(), _translated(name):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        _check_causal(config, name)
         model, loading = CAUSAL_LM.from_pretrained(
             folder,
             config=config,
@@ -94,12 +90,45 @@ def load_model(
                 f"model '{name}' lacks weights ({len(loading['missing_keys'])} tensors, such as "
                 f"{min(loading['missing_keys'])}), and they would be random; get a complete checkpoint"
             )
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer = _tokenizer(folder, name)
     try:
         model = model.to(device)
     except (RuntimeError, AssertionError) as error:
         raise ModelError(f"model '{name}' cannot be put on device '{device}': {_one_line(error)}; try 'cpu'") from None
     return model.eval(), tokenizer
+
+
+def load_empty(name: str, *, dtype: str, progress: Progress) -> PreTrainedModel:
+    """
+    Return a model without its weights, on torch's "meta" device: shapes are known, nothing is allocated.
+
+    Parameters are those of `load_model`.
+
+    Raises
+    ------
+    ModelError, OutputError
+        As `load_model`, for what can be told without the weights.
+    """
+    folder, config = _read_config(name, dtype, progress)
+    with _quiet(), _translated(name):
+        with torch.device("meta"):
+            model = CAUSAL_LM.from_config(config, dtype=DTYPES[dtype], trust_remote_code=False)
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    empty: PreTrainedModel = model.eval()
+    return empty
+
+
+def load_tokenizer(name: str, progress: Progress) -> PreTrainedTokenizerBase:
+    """
+    Load a model's tokenizer alone.
+
+    Raises
+    ------
+    ModelError, OutputError
+        As `load_model`.
+    """
+    return _tokenizer(resolve(name, progress), name)
 
 
 def resolve(name: str, progress: Progress) -> Path:
@@ -156,6 +185,25 @@ def tokenizers_differ(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) ->
         if tokens_a.get(token_id) != tokens_b.get(token_id):
             return f"id {token_id} is {tokens_a.get(token_id)!r} in one and {tokens_b.get(token_id)!r} in the other"
     return None
+
+
+def _read_config(name: str, dtype: str, progress: Progress) -> tuple[Path, Any]:
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype '{dtype}' is unknown: allowed are {', '.join(DTYPES)}")
+    folder = resolve(name, progress)
+    _check_safetensors(folder, name)
+    with _quiet(), _translated(name):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_causal(config, name)
+    return folder, config
+
+
+def _tokenizer(folder: Path, name: str) -> PreTrainedTokenizerBase:
+    with _quiet(), _translated(name):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    return tokenizer
 
 
 def _find_demo_file() -> Path:

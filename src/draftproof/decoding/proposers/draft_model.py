@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.model import CachedModel
+from draftproof.decoding.model import CachedModel, context_limit
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.decoding.proposers.stepwise import draw_stepwise, last_logits
 from draftproof.decoding.shapes import measure_shapes
@@ -57,11 +57,9 @@ class DraftModel:
         """Allocate the cache and measure the pass shapes."""
         if isinstance(self.source, str):
             raise ModelError(f"draft model '{self.source}' is not loaded; use Engine.from_pretrained, or give a model")
-        limit = int(getattr(self.source.config, "max_position_embeddings", context.max_len))
         self._context = context
-        self.cached = CachedModel(
-            self.source, num_slots=context.num_slots, max_len=min(context.max_len, limit), block=CATCH_UP
-        )
+        limit = context_limit(self.source, context.max_len)
+        self.cached = CachedModel(self.source, num_slots=context.num_slots, max_len=limit, block=CATCH_UP)
         self.shape_class = measure_shapes(self.cached)
         self._held: list[list[int]] = [[] for _ in range(context.num_slots)]
 
