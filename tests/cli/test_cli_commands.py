@@ -21,7 +21,7 @@ from draftproof.cli.main import app, main
 from draftproof.report import words
 from support.scripted import WITHOUT_SAMPLED, json_lines, study_values
 
-COMMANDS = ("demo", "run", "decide", "report")
+COMMANDS = ("demo", "run", "decide", "report", "check")
 WAIT_S = 120
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import huggingface_hub
 import torch
 import transformers
+from gguf import GGUFReader
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from safetensors import SafetensorError
@@ -31,6 +32,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
+from draftproof.engines.available import available_memory
 from draftproof.errors import ModelError, OutputError
 
 Progress = Callable[[str], None]
@@ -247,6 +249,7 @@ def _convert(gguf: Path, folder: Path, name: str, progress: Progress) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder.parent) as scratch:
             with _quiet():
+                _require_room(gguf, name)
                 model, tokenizer = _unpack(gguf, name)
                 model.save_pretrained(scratch)
                 tokenizer.save_pretrained(scratch)
@@ -258,6 +261,18 @@ def _convert(gguf: Path, folder: Path, name: str, progress: Progress) -> Path:
         ) from None
     progress(f"converted {name} in {time.monotonic() - start:.0f} s")
     return folder
+
+
+def _require_room(gguf: Path, name: str) -> None:
+    """Refuse a conversion that would not fit: two models in float32, by the file's table of tensors."""
+    with _translated(name):
+        num_weights = sum(int(tensor.n_elements) for tensor in GGUFReader(gguf).tensors)
+    needed, available = 8 * num_weights, available_memory("cpu")
+    if needed > available.num_bytes:
+        raise ModelError(
+            f"model '{name}' needs {needed >> 20:,} MiB to be converted, and {available.num_bytes >> 20:,} MiB are "
+            f"{available.whose}; convert it on a larger machine and give the folder"
+        )
 
 
 def _unpack(gguf: Path, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
