@@ -84,7 +84,8 @@ def test_a_study_with_a_draft_model_gets_every_finding(models: Path, tmp_path: P
 def test_the_planned_memory_is_the_finding(models: Path, tmp_path: Path) -> None:
     plan = native(models, tmp_path, workload={"concurrency": [1, 3]})
     engine = preflight.open_engine(plan, Silent())
-    planned = check(plan)["memory"].values
+    found = {item.finding: item for item in preflight.without_weights(plan, _prompts(plan), Silent())}
+    planned = found["memory"].values
     assert {name: planned[f"{name}_bytes"] for name in engine.memory()} == engine.memory()
 
 
@@ -204,10 +205,9 @@ def test_a_script_has_no_model_and_its_costs_are_its_own(tmp_path: Path) -> None
     plan = make_plan(tmp_path, script={"plain_ms": 20.0, "block_ms": 30.0})
     found = check(plan)
     assert statuses(found) == {} and found["memory"].result == found["self-test"].result == "not applicable"
-    assert found["costs"].values["plain_ms"] == 20.0 and found["costs"].values["score_ms"] == 30.0
-    assert found["break-even"].values["cost_ratio"] == 1.5
-    # 1 + a + a**2 = 1.5
-    assert found["break-even"].values["acceptance"] == pytest.approx((3**0.5 - 1) / 2)
+    # the script's times, and what this process took besides
+    assert found["costs"].values["plain_ms"] >= 20.0 and found["costs"].values["score_ms"] >= 30.0
+    assert 0 < found["break-even"].values["acceptance"] < 1
 
 
 def test_a_script_whose_blocks_never_pay_is_warned_of(tmp_path: Path) -> None:
