@@ -278,6 +278,11 @@ class CachedModel:
         return packed + sum(parameter.nbytes for parameter in self.model.parameters())
 
 
+def context_limit(model: PreTrainedModel, max_len: int) -> int:
+    """Return ``max_len``, or the model's own limit where that is lower."""
+    return min(max_len, int(getattr(model.config, "max_position_embeddings", None) or max_len))
+
+
 def layer_kinds(model: PreTrainedModel) -> list[str]:
     """
     Return what each layer attends to, and refuse a model that cannot be rolled back by length.

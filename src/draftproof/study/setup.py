@@ -23,7 +23,7 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
         The model is missing or cannot be used, or a value does not fit it.
     """
     table, speculation = plan.engine, plan.speculation
-    max_len = DEFAULT_MAX_LEN if table.max_len == "auto" else table.max_len
+    max_len = max_len_of(plan)
     if table.kind == "hf":
         return HfEngine.from_pretrained(
             table.target,
@@ -54,6 +54,11 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
         numerics=table.numerics,
         verification=speculation.verification,
     )
+
+
+def max_len_of(plan: Plan) -> int:
+    """Return the longest sequence that a plan asks for, before the model's own limit."""
+    return DEFAULT_MAX_LEN if plan.engine.max_len == "auto" else plan.engine.max_len
 
 
 def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:

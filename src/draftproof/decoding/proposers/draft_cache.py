@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.model import CachedModel
+from draftproof.decoding.model import CachedModel, context_limit
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits
 from draftproof.decoding.shapes import measure_shapes
@@ -33,9 +33,10 @@ class DraftCache:
     """
 
     def __init__(self, model: PreTrainedModel, context: ProposerContext, max_len: int) -> None:
-        limit = int(getattr(model.config, "max_position_embeddings", max_len))
         self._context = context
-        self.cached = CachedModel(model, num_slots=context.num_slots, max_len=min(max_len, limit), block=CATCH_UP)
+        self.cached = CachedModel(
+            model, num_slots=context.num_slots, max_len=context_limit(model, max_len), block=CATCH_UP
+        )
         measure_shapes(self.cached)
         self._held: list[list[int]] = [[] for _ in range(context.num_slots)]
 

@@ -33,6 +33,9 @@ class DraftModel:
     CrossTokenizer : a draft model with another vocabulary.
     """
 
+    stretch = 1
+    """Tokens that the draft needs for one of the target's."""
+
     def __init__(self, model: str | PreTrainedModel, confidence_threshold: float = 0.0) -> None:
         require_threshold(confidence_threshold)
         self.source, self.confidence_threshold = model, confidence_threshold

@@ -10,6 +10,8 @@ from draftproof.errors import ModelError
 Piece = bytes | str
 """The bytes of an ordinary token, or the name of a special one; so a special token is never taken for its own spelling."""
 
+# below this share of the smaller vocabulary, bytes and punctuation are all that two tokenizers have in common
+LEAST_SHARED = 0.01
 SPACE = "\u2581"
 FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 # decoders that change nothing about what a token stands for, or only the first space of a text
@@ -66,9 +68,23 @@ def token_pieces(tokenizer: Any) -> dict[int, Piece]:
 
 
 def shared_tokens(target: Mapping[int, Piece], draft: Mapping[int, Piece]) -> dict[int, int]:
-    """Return target id to draft id for the pieces that both vocabularies have: one to one."""
+    """
+    Return target id to draft id for the pieces that both vocabularies have: one to one.
+
+    Raises
+    ------
+    ModelError
+        They share next to nothing.
+    """
     first, second = _by_piece(target), _by_piece(draft)
-    return {token_id: second[piece] for piece, token_id in first.items() if piece in second}
+    shared = {token_id: second[piece] for piece, token_id in first.items() if piece in second}
+    smaller = min(len(target), len(draft))
+    if len(shared) <= LEAST_SHARED * smaller:
+        raise ModelError(
+            f"the draft's vocabulary shares {len(shared)} tokens with the target's, of {smaller} in the smaller one; "
+            "too few to propose with: use another draft, or prompt lookup"
+        )
+    return shared
 
 
 def a_word(pieces: Mapping[int, Piece]) -> int | None:
