@@ -494,7 +494,7 @@ def test_coupled_output_is_that_of_the_target_alone(temperature: float) -> None:
 class Told:
     """Draws what it is told, and keeps the laws that it was to draw from."""
 
-    def __init__(self, tokens: tuple[int, ...]) -> None:
+    def tell(self, tokens: tuple[int, ...]) -> None:
         self.tokens, self.laws = tokens, []
 
     def __call__(self, probs, keys, positions, noise) -> torch.Tensor:
@@ -513,7 +513,8 @@ def test_a_round_has_the_targets_law(allowed: tuple[int, ...], options: dict) ->
     width, model, prompt = 2, tiny_llama(), [3, 4, 5]
     proposer = CrossTokenizer(tiny_llama(1, vocab=80), spelt_words(lambda number: number % 4 != 0))
     row = row_at(0, prompt, temperature=1.3, allowed_token_ids=allowed, **options)
-    bound(proposer, numbered_words())
+    draw = Told()
+    bound(proposer, numbered_words(), draw=draw)
 
     def target_law(tokens: tuple[int, ...]) -> torch.Tensor:
         after = make_row(prompt, 9)
@@ -533,9 +534,7 @@ def test_a_round_has_the_targets_law(allowed: tuple[int, ...], options: dict) ->
 
     total = 0.0
     for told in product([word for word in allowed if word % 4], repeat=width):
-        draw = Told(told)
-        proposer._cache._context = context_with(draw)
-        proposer.release(0)
+        draw.tell(told)
         proposal = proposer.propose([row], [width])
         count = int(proposal.num_tokens[0])
         assert count == width
@@ -559,13 +558,6 @@ def test_a_round_has_the_targets_law(allowed: tuple[int, ...], options: dict) ->
         for size in range(width + 1):
             exact *= laws[tokens[:size]][tokens[size]].item()
         assert share == pytest.approx(exact, abs=1e-12)
-
-
-def context_with(draw) -> ProposerContext:
-    return ProposerContext(
-        num_slots=1, max_len=128, num_speculative_tokens=K, vocab_size=VOCAB, device=torch.device("cpu"),
-        noise=KeyedNoise(), draw=draw, tokenizer=numbered_words(),
-    )  # fmt: skip
 
 
 # loading, refusing, counting
