@@ -63,14 +63,14 @@ def _adjusted_law(logits: Tensor, params: SamplingParams, prefix: Prefix) -> Ten
     try:
         scores = adjust(logits[:reached].to(torch.float64, copy=True), params, prefix)
     except Exception as error:  # a user's processor may raise anything; the request ends, the batch goes on
-        prefix.problem = f"a logits processor failed: {type(error).__name__}: {error}"
+        prefix.problem = f"a logits processor or the constraint failed: {type(error).__name__}: {error}"
         return probs
     sound = (scores < torch.inf).all(-1)
     alive = (scores > -torch.inf).any(-1) & sound
     if not sound[0]:
         prefix.problem = "the request's penalties, bias or processors gave a score that is infinite or not a number"
     elif not alive[0]:
-        prefix.problem = "no token is allowed by the request's bans and processors"
+        prefix.problem = "no token is allowed by the request's bans, processors and constraint, nor may it end here"
     unrestricted = params.model_copy(update={"allowed_token_ids": None})
     probs[:reached][alive] = _law(scores[alive], unrestricted)
     return probs
