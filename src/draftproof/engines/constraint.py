@@ -147,7 +147,9 @@ class Constraints:
     def _compile(self, kind: str, text: str) -> LLMatcher:
         if kind == "regex" and (len(text) - len(text.rstrip("\\"))) % 2:
             # it would escape the sign that ends the regex in the grammar
-            raise InputError(f"regex = {_shortened(text)}: nothing follows the last backslash; change or leave out that part")
+            raise InputError(
+                f"regex = {_shortened(text)}: nothing follows the last backslash; change or leave out that part"
+            )
         rule = f"/{regex_to_lark(text)}/" if kind == "regex" else f"%json {text}"
         matcher = LLMatcher(self._words, EVERY_SPELLING + rule, log_level=0)
         problems = [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings()
