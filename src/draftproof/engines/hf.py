@@ -17,9 +17,11 @@ from draftproof.decoding.stopping import StopRule
 from draftproof.engines.base import Capabilities, OnCompletion
 from draftproof.engines.load import load_model
 from draftproof.engines.prompts import (
+    ENGINE_SPECIFIC,
     encode_prompt,
     eos_token_ids,
     pair_with_params,
+    refuse,
     stop_rule,
 )
 from draftproof.engines.teacher import teacher_forced_logits
@@ -192,6 +194,8 @@ class HfEngine:
             transformers does not run this arm with this model.
         """
         requests = [(self.encode(prompt), item) for prompt, item in pair_with_params(prompts, params, self.vocab_size)]
+        for _, item in requests:
+            refuse(item, ENGINE_SPECIFIC, self.capabilities.name)
         submitted_ms = self.now_ms()
         completions = []
         for index, (token_ids, item) in enumerate(requests):

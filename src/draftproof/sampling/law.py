@@ -64,7 +64,9 @@ def token_law(logits: Tensor, params: Sequence[SamplingParams], prefixes: Sequen
                     "the request's penalties, bias or processors gave a score that is infinite or not a number"
                 )
             elif not alive:
-                prefix.problem = "no token is allowed by the request's bans and processors"
+                prefix.problem = (
+                    "no token is allowed by the request's bans, processors and constraint, nor may it end here"
+                )
     return result
 
 
@@ -79,7 +81,7 @@ def _adjusted_law(logits: Tensor, params: SamplingParams, prefix: Prefix) -> tup
     try:
         scores = adjust(logits[:reached].to(torch.float64, copy=True), params, prefix)
     except Exception as error:  # a user's processor may raise anything; the request ends, the batch goes on
-        prefix.problem = f"a logits processor failed: {type(error).__name__}: {error}"
+        prefix.problem = f"a logits processor or the constraint failed: {type(error).__name__}: {error}"
         return probs, torch.ones(2, dtype=torch.bool, device=logits.device)
     sound = (scores < torch.inf).all(-1)
     alive = (scores > -torch.inf).any(-1) & sound
