@@ -102,24 +102,28 @@ class Decoder:
     def step(self) -> list[Row]:
         """Run one round for everything that runs, and return the requests that got tokens (or an error)."""
         try:
-            self._admit()
-            rows = self.rows
-            if not rows:
-                return []
-            start = self.now_ms()
-            proposal, drafts = self._propose(rows)
-            proposed = self.now_ms()
-            logits = self.target.score(
-                {_slot(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
-            )
-            outcomes = self._decide(rows, drafts, proposal, logits)
-            scored = self.now_ms()
+            return self._round()
         except BaseException as error:
-            # nobody's tokens were committed: free the slots, so that the decoder is usable for the next requests
+            # a row may stand between its cache and its tokens: free the slots, so that the next requests find them sound
             for row in list(self.rows):
-                row.finish_reason, row.error = "error", f"the round failed: {type(error).__name__}: {error}"
+                if row.finish_reason is None:
+                    row.finish_reason, row.error = "error", f"the round failed: {type(error).__name__}: {error}"
                 self._leave(row)
             raise
+
+    def _round(self) -> list[Row]:
+        self._admit()
+        rows = self.rows
+        if not rows:
+            return []
+        start = self.now_ms()
+        proposal, drafts = self._propose(rows)
+        proposed = self.now_ms()
+        logits = self.target.score(
+            {_slot(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
+        )
+        outcomes = self._decide(rows, drafts, proposal, logits)
+        scored = self.now_ms()
         reports: list[tuple[Row, Tensor, Tensor]] = []
         for row, draft, outcome in zip(rows, drafts, outcomes, strict=True):
             emitted = self._commit(row, draft, outcome)
@@ -158,10 +162,13 @@ class Decoder:
         checked = ask(self.proposer, rows, limits, self.target.vocab_size, self.target.device)
         for index, reason in checked.problems.items():
             self._draft_errors[rows[index].request_id] = reason
-            self._draft_failures += 1
-            if self._draft_failures >= MAX_DRAFT_FAILURES:
-                self.draft_stopped = f"drafting stopped after {MAX_DRAFT_FAILURES} failures; the last: {reason}"
+            self._draft_failed(reason)
         return checked.proposal, checked.drafts
+
+    def _draft_failed(self, reason: str) -> None:
+        self._draft_failures += 1
+        if self._draft_failures >= MAX_DRAFT_FAILURES:
+            self.draft_stopped = f"drafting stopped after {MAX_DRAFT_FAILURES} failures; the last: {reason}"
 
     def _decide(
         self, rows: Sequence[Row], drafts: Sequence[list[int]], proposal: Proposal, logits: Tensor
@@ -248,11 +255,14 @@ class Decoder:
     def _leave(self, row: Row) -> None:
         slot = _slot(row)
         self.target.release(slot)
-        if self.proposer is not None:
-            self.proposer.release(slot)
         self._free.append(slot)
         row.slot = None
         self.rows = [other for other in self.rows if other is not row]
+        if self.proposer is not None:
+            try:
+                self.proposer.release(slot)
+            except Exception as error:  # a proposer is anybody's code, and a stale guess is only a guess
+                self._draft_failed(f"release: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

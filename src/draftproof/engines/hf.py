@@ -189,7 +189,7 @@ class HfEngine:
         Raises
         ------
         PromptError, InputError
-            Something given cannot be used; nothing has run then.
+            Something given cannot be used, or asks for what this engine would ignore; nothing has run then.
         ModelError
             transformers does not run this arm with this model.
         """

@@ -138,12 +138,12 @@ def decode_text(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) ->
 
 
 def eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ends that the model's generation config and the tokenizer name."""
+    """Return the ends that the model's generation config and the tokenizer name; some say -1 where they have none."""
     config = getattr(model, "generation_config", None)
     named = getattr(config, "eos_token_id", None)
     ids = set(named if isinstance(named, list) else [named])
     ids.add(getattr(tokenizer, "eos_token_id", None))
-    return frozenset(token_id for token_id in ids if token_id is not None)
+    return frozenset(token_id for token_id in ids if token_id is not None and token_id >= 0)
 
 
 def stop_rule(

@@ -165,8 +165,7 @@ class DecoderEngine:
         PromptError, InputError
             The prompt or a parameter cannot be used.
         """
-        if params.n != 1:
-            raise InputError(f"n = {params.n}: submit takes one completion at a time; submit {params.n} requests")
+        _require_one(params, "submit")
         ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
         row = self._row(prompt, params, 0, speculate)
         self._decoder.submit(row)
@@ -192,7 +191,15 @@ class DecoderEngine:
         return len(self._submitted)
 
     def stream(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> Iterator[Completion]:
-        """Yield the completion so far after each round; the last one has its final text and finish reason."""
+        """
+        Yield the completion so far after each round; the last one has its final text and finish reason.
+
+        Raises
+        ------
+        PromptError, InputError
+            The prompt or a parameter cannot be used (``n`` must be 1).
+        """
+        _require_one(params, "stream")
         ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
         row = self._row(prompt, params, 0, speculate)
         self._decoder.submit(row)
@@ -242,3 +249,8 @@ class DecoderEngine:
             error=row.error,
             top_logprobs=None if row.params.logprobs is None else tuple(row.top_logprobs),
         )
+
+
+def _require_one(params: SamplingParams, call: str) -> None:
+    if params.n != 1:
+        raise InputError(f"n = {params.n}: {call} takes one completion at a time; {call} {params.n} requests")

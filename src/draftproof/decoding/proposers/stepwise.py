@@ -77,6 +77,8 @@ def draw_stepwise(
         for prefix, index in zip(prefixes, active, strict=True):
             prefix.token_ids = [*prefix.token_ids, *drafts[index]]
         law = token_law(logits[:, None], [rows[index].params for index in active], prefixes)[:, 0]
+        # a processor may ask for an id that the draft does not have, and the draft could not read it back
+        law = law.masked_fill(((law > 0) & logits.isneginf()).any(-1, keepdim=True), 0.0)
         # no mass: nothing is allowed here
         sure = (law > 0).any(-1) & (law.amax(-1) >= confidence)
         keys = [rows[index].key for index in active]
