@@ -48,8 +48,9 @@ demo: .venv/.installed
 	@code=0; $(BIN)/draftproof demo --out runs/demo --resume || code=$$?; \
 	case $$code in 0|10|11|12) ;; *) exit $$code ;; esac
 
+# a worker for each core, up to four, and one thread for each: the models are tiny
 test: .venv/.dev
-	@$(BIN)/pytest
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4
 
 check: .venv/.dev
 	$(BIN)/ruff check

@@ -9,6 +9,7 @@ Every error that draftproof raises on purpose.
     |   |-- ModelError         a model, a tokenizer, or a pair of them
     |   |-- PromptError        a prompt or a prompt set
     |   `-- OutputError        a folder or file to write
+    |-- ContractError          a proposer breaks a promise that the round relies on
     `-- NumericsError          a model produced values that are not finite
 
 A message is one line: what was wrong, what was got, what is allowed, what to do.
@@ -45,3 +46,7 @@ class OutputError(InputError):
 
 class NumericsError(DraftproofError):
     """A model produced logits that are not finite."""
+
+
+class ContractError(DraftproofError):
+    """A proposer does not do what every proposer owes the round."""

@@ -1,5 +1,6 @@
 """What a request asks for. Knows nothing about models, tokenizers or engines."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -73,6 +74,10 @@ class SamplingParams(BaseModel):
     logits_processors : tuple of callables
         Each as transformers' LogitsProcessor: (input ids (1, n), scores (1, V)) to scores (1, V). It is asked for every
         position of a block, drafted tokens included, so it must be a function of what it is given.
+    regex : str, or None
+        The whole output matches this regular expression (Rust's syntax; no look-around, no backreferences).
+    json_schema : dict, str (JSON text), or None
+        The output is JSON text of this schema, its keys in the schema's order; one of ``regex`` and ``json_schema``.
     logprobs : int, 0 to 100, or None
         Report each generated token's log-probability, and that of so many most likely ones.
     logprobs_mode : {"raw", "processed"}
@@ -86,7 +91,12 @@ class SamplingParams(BaseModel):
     Notes
     -----
     The order is that of transformers: bias, penalties, bad words, minimum length, allowed ids, processors, temperature,
-    top-k, top-p, min-p.
+    top-k, top-p, min-p. ``regex`` and ``json_schema`` are a processor after the user's own.
+
+    Under a constraint, EOS and those stop tokens that are no text (special tokens) come only where the text matches, and
+    there the model chooses between them and more text. ``max_tokens``, the context limit and stop strings cut it anywhere, and
+    what is cut need not match. Where nothing may follow and the request may not end (``ignore_eos``, ``min_tokens``), it ends
+    with ``finish_reason="error"``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -109,6 +119,8 @@ class SamplingParams(BaseModel):
     ignore_eos: bool = False
     allowed_token_ids: tuple[int, ...] | None = None
     logits_processors: tuple[Callable[..., Any], ...] = ()
+    regex: str | None = None
+    json_schema: dict[str, Any] | None = None
     logprobs: int | None = Field(default=None, ge=0, le=100)
     logprobs_mode: Literal["raw", "processed"] = "raw"
 
@@ -139,6 +151,19 @@ class SamplingParams(BaseModel):
             raise ValueError("give at least one id, none below 0")
         return value
 
+    @field_validator("json_schema", mode="before")
+    @classmethod
+    def _schema_is_json(cls, value: object) -> object:
+        if value is None:
+            return None
+        try:
+            schema = json.loads(value if isinstance(value, str) else json.dumps(value))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"it is not JSON ({error})") from None
+        if not isinstance(schema, dict):
+            raise ValueError("a schema is a JSON object; give a dict or its JSON text")
+        return schema
+
     @field_validator("bad_words_ids")
     @classmethod
     def _no_empty_word(cls, value: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -150,6 +175,12 @@ class SamplingParams(BaseModel):
     def _can_end(self) -> "SamplingParams":
         if self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens = {self.min_tokens} is above max_tokens = {self.max_tokens}; lower it")
+        return self
+
+    @model_validator(mode="after")
+    def _one_constraint(self) -> "SamplingParams":
+        if self.regex is not None and self.json_schema is not None:
+            raise ValueError("regex and json_schema are both given; give one")
         return self
 
     @property

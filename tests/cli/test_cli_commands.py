@@ -20,7 +20,7 @@ from draftproof.cli.main import app, main
 from draftproof.report import words
 from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study
 
-COMMANDS = ("demo", "run", "decide", "report")
+COMMANDS = ("demo", "run", "decide", "report", "check")
 WAIT_S = 120
 
 

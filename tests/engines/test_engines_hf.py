@@ -350,6 +350,13 @@ def test_other_input_that_cannot_be_used_is_refused() -> None:
             make_engine(**{name: value})
 
 
+@pytest.mark.parametrize("asked", [{"min_p": 0.1}, {"n": 2}, {"repetition_penalty": 1.2}, {"logprobs": 1}])
+def test_a_parameter_that_transformers_would_not_be_given_is_refused_by_name(asked: dict[str, float]) -> None:
+    (name,) = asked
+    with pytest.raises(InputError, match=f"{name} cannot be honoured by engine 'transformers'"):
+        make_engine().generate([PROMPT], greedy(**asked))
+
+
 @BOTH_ARMS
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_that_are_not_finite_end_their_own_request_only(speculate: bool, temperature: float) -> None:

@@ -81,7 +81,11 @@ def test_several_mistakes_are_all_named() -> None:
         pytest.param("engine", "max_len", 1, "greater than or equal to 2", id="max-len-1"),
         pytest.param("engine", "numerics", "exact", "'bitwise' or 'fast'", id="numerics"),
         pytest.param(
-            "speculation", "proposer", "eagle", "'prompt-lookup', 'draft-model' or 'early-exit'", id="proposer"
+            "speculation",
+            "proposer",
+            "eagle",
+            "'prompt-lookup', 'draft-model', 'cross-tokenizer' or 'early-exit'",
+            id="proposer",
         ),
         pytest.param("speculation", "exit_layer", 0, "greater than or equal to 1", id="exit-layer"),
         pytest.param("speculation", "confidence_threshold", 1.0, "less than 1", id="sure"),
@@ -191,6 +195,7 @@ def test_what_means_something_to_the_engine_is_taken(kind: str, values: dict[str
     ("tables", "said"),
     [
         pytest.param({"speculation": {"proposer": "draft-model"}}, "needs 'draft'", id="no-draft"),
+        pytest.param({"speculation": {"proposer": "cross-tokenizer"}}, "needs 'draft'", id="no-cross-draft"),
         pytest.param({"speculation": {"draft": "a"}}, "'draft' is only for proposer 'draft-model'", id="idle-draft"),
         pytest.param(
             {"speculation": {"proposer": "early-exit", "exit_layer": 3, "draft": "a"}},
@@ -206,6 +211,11 @@ def test_what_means_something_to_the_engine_is_taken(kind: str, values: dict[str
             {"engine": {"kind": "hf"}, "speculation": {"proposer": "draft-model", "draft": "a"}},
             "'draft-model' does not run on engine 'hf'; allowed: prompt-lookup",
             id="hf-draft-model",
+        ),
+        pytest.param(
+            {"engine": {"kind": "hf"}, "speculation": {"proposer": "cross-tokenizer", "draft": "a"}},
+            "'cross-tokenizer' does not run on engine 'hf'; allowed: prompt-lookup",
+            id="hf-cross-tokenizer",
         ),
         pytest.param(
             {"engine": {"kind": "scripted"}, "speculation": {"proposer": "draft-model", "draft": "a"}},
@@ -234,8 +244,9 @@ def test_values_that_do_not_go_together_are_refused(tables: dict[str, Any], said
     assert said in refused(tables)
 
 
-def test_the_native_engine_takes_a_draft_model_the_coupled_rule_and_several_at_once() -> None:
-    speculation = {"proposer": "draft-model", "draft": "a", "verification": "coupled"}
+@pytest.mark.parametrize("proposer", ["draft-model", "cross-tokenizer"])
+def test_the_native_engine_takes_a_draft_model_the_coupled_rule_and_several_at_once(proposer: str) -> None:
+    speculation = {"proposer": proposer, "draft": "a", "verification": "coupled"}
     plan = accepted({"speculation": speculation, "workload": {"concurrency": [4, 1]}})
     assert plan.speculation.draft == "a" and plan.speculation.verification == "coupled"
     assert plan.workload.concurrency == (4, 1)

@@ -29,6 +29,7 @@ def judged(
     processors: Sequence[object] = (),
     sampling: dict[str, float] | None = None,
     seed: int = 0,
+    sample: int = 0,
     eos: frozenset[int] = frozenset(),
 ) -> list[int]:
     """REF of greedy and coupled requests."""
@@ -40,7 +41,7 @@ def judged(
         with torch.inference_mode():
             scores = chain(ids, model(input_ids=ids, use_cache=False).logits[:, -1])
         if sampling.get("temperature"):
-            numbers = KeyedNoise().exponential([(seed, 0)], [place], 1, scores.shape[-1], ids.device)[0, 0]
+            numbers = KeyedNoise().exponential([(seed, sample)], [place], 1, scores.shape[-1], ids.device)[0, 0]
             tokens.append(int((numbers / scores[0].softmax(-1)).argmin()))
         else:
             tokens.append(int(scores[0].argmax()))

@@ -67,6 +67,7 @@ def make_decoder(model, proposer=None, k: int = 4, slots: int = 1, max_len: int 
     measure_shapes(target)
     noise = parts.setdefault("noise", KeyedNoise())
     draw = parts.pop("draw", draw_alone)
+    tokenizer = parts.pop("tokenizer", None)
     if proposer is not None:
         proposer.bind(
             ProposerContext(
@@ -78,6 +79,7 @@ def make_decoder(model, proposer=None, k: int = 4, slots: int = 1, max_len: int 
                 noise=noise,
                 draw=draw,
                 target=target,
+                tokenizer=tokenizer,
             )
         )
     return Decoder(target, proposer, k, **parts)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from draftproof import __version__
 from draftproof import evidence as ev
+from draftproof.cli.check import check
 from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import load_policy
@@ -120,6 +121,9 @@ def report(
             raise InputError(f"{beside} is not JSON lines; go on with the study by --resume, or remove it") from None
     path = write_reports(stored, out or evidence.parent, requests)
     Console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+
+
+app.command()(check)
 
 
 def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:

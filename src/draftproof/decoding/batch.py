@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -80,21 +81,29 @@ class Row:
         self.token_ids.extend(kept)
         return len(kept)
 
-    def report_logprobs(self, logits: Tensor, law: Tensor) -> None:
-        """
-        Record the log-probabilities of the tokens that were just committed.
 
-        Parameters
-        ----------
-        logits, law : Tensor, shape (T, V)
-            What the last T tokens were chosen from.
-        """
-        emitted = len(logits)
-        values = logits.to(torch.float64).log_softmax(-1) if self.params.logprobs_mode == "raw" else law.log()
-        chosen = torch.tensor(self.token_ids[-emitted:], device=values.device)
-        self.logprobs.extend(values.gather(-1, chosen[:, None])[:, 0].tolist())
-        best = values.topk(min(self.params.logprobs or 0, values.shape[-1]), dim=-1)
-        self.top_logprobs.extend(
-            dict(zip(ids, numbers, strict=True))
-            for ids, numbers in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        )
+def report_logprobs(reports: Sequence[tuple[Row, Tensor, Tensor]]) -> None:
+    """
+    Record the log-probabilities of the tokens that were just committed, read once for all rows.
+
+    Parameters
+    ----------
+    reports : sequence of (row, logits, law), the two of shape (T, V)
+        What the row's last T tokens were chosen from.
+    """
+    if not reports:
+        return
+    chosen, numbers, token_ids = [], [], []
+    for row, logits, law in reports:
+        values = logits.to(torch.float64).log_softmax(-1) if row.params.logprobs_mode == "raw" else law.log()
+        emitted = torch.tensor(row.token_ids[-len(values) :]).to(values.device, non_blocking=True)
+        chosen.append(values.gather(-1, emitted[:, None])[:, 0])
+        best = values.topk(min(row.params.logprobs or 0, values.shape[-1]), dim=-1)
+        numbers.append(best.values.flatten())
+        token_ids.append(best.indices.flatten())
+    read = [iter(torch.cat(parts).tolist()) for parts in (chosen, numbers, token_ids)]
+    for row, logits, _ in reports:
+        count = min(row.params.logprobs or 0, logits.shape[-1])
+        row.logprobs.extend(islice(read[0], len(logits)))
+        for _ in range(len(logits)):
+            row.top_logprobs.append(dict(zip(islice(read[2], count), islice(read[1], count), strict=True)))

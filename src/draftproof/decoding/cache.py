@@ -113,6 +113,11 @@ class SlotStore(Cache):
         return sum(layer.num_updates for layer in self._slots)
 
     @property
+    def first_layer_bytes(self) -> int:
+        """Memory held by the first layer."""
+        return sum(tensor.nbytes for tensor in self._slots[0].tensors())
+
+    @property
     def num_bytes(self) -> int:
         """Memory held."""
         return sum(tensor.nbytes for layer in self._slots for tensor in layer.tensors())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftproof.decoding.batch import Row
+from draftproof.decoding.batch import Row, report_logprobs
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
 from draftproof.decoding.proposers.check import ask
 from draftproof.decoding.target import Target
@@ -124,6 +124,7 @@ class Decoder:
         )
         outcomes = self._decide(rows, drafts, proposal, logits)
         scored = self.now_ms()
+        reports: list[tuple[Row, Tensor, Tensor]] = []
         for row, draft, outcome in zip(rows, drafts, outcomes, strict=True):
             emitted = self._commit(row, draft, outcome)
             if emitted is None:
@@ -140,6 +141,9 @@ class Decoder:
                 )
             )
             row.chunks.append(Chunk(num_tokens=emitted, at_ms=scored - row.submitted_ms))
+            if row.params.logprobs is not None:
+                reports.append((row, outcome.logits[:emitted], outcome.law[:emitted]))
+        report_logprobs(reports)
         for row in [row for row in rows if row.finish_reason is not None]:
             self._leave(row)
         return rows
@@ -206,10 +210,7 @@ class Decoder:
             if not tokens:
                 row.finish_reason, row.error = "error", outcome.problem
                 return None
-        emitted = row.commit(tokens)
-        if row.params.logprobs is not None:
-            row.report_logprobs(outcome.logits[:emitted], outcome.law[:emitted])
-        return emitted
+        return row.commit(tokens)
 
     def _limit(self, row: Row) -> int:
         """

@@ -118,13 +118,14 @@ class CachedModel:
         self.store.copy(source, slot, length)
         self.row_len[slot] = self._written[slot] = length
 
-    def score(self, blocks: Mapping[int, Sequence[int]], num_layers: int | None = None) -> Tensor:
+    def score(self, blocks: Mapping[int, Sequence[int] | Tensor], num_layers: int | None = None) -> Tensor:
         """
         Append each slot's tokens and return the logits after each of them.
 
         Parameters
         ----------
         blocks : mapping of slot to 1..block token ids
+            A tensor of them stays on the device, so that a draft's next pass need not wait for the host.
         num_layers : int or None
             Layers that run; None is all.
 
@@ -153,7 +154,7 @@ class CachedModel:
         padded = [torch.nn.functional.pad(piece, (0, 0, 0, widest - piece.shape[1])) for piece in pieces]
         return torch.stack([padded[piece][row] for piece, row in (places[slot] for slot in order)])
 
-    def _passes(self, blocks: Mapping[int, Sequence[int]]) -> list[tuple[int, int, list[int]]]:
+    def _passes(self, blocks: Mapping[int, Sequence[int] | Tensor]) -> list[tuple[int, int, list[int]]]:
         """Split rows into passes: (first slot, end slot, rows of the pass)."""
         group = self.shapes.group
         together: dict[tuple[int, int], list[int]] = {}
@@ -174,7 +175,7 @@ class CachedModel:
         self,
         first: int,
         end: int,
-        blocks: Mapping[int, Sequence[int]],
+        blocks: Mapping[int, Sequence[int] | Tensor],
         width: int,
         key_len: int,
         *,
@@ -190,7 +191,8 @@ class CachedModel:
         starts = torch.zeros(end - first, 1, dtype=torch.int64)
         counts = torch.zeros(end - first, 1, dtype=torch.int64)
         for slot, block in blocks.items():
-            tokens[slot - first, : len(block)] = torch.tensor(block, dtype=torch.int64)
+            if not isinstance(block, Tensor):
+                tokens[slot - first, : len(block)] = torch.tensor(block, dtype=torch.int64)
             starts[slot - first], counts[slot - first] = self.row_len[slot], len(block)
             self._written[slot] = max(self._written[slot], self.row_len[slot] + len(block))
         steps = torch.arange(width)
@@ -199,7 +201,11 @@ class CachedModel:
         positions = positions.clamp(max=self.max_len - 1)
         mask = self._mask(positions, key_len)
         slots = torch.arange(first, end)[:, None]
-        self.store.open(Window(first, end, key_len, slots.to(self.device), columns.to(self.device)))
+        self.store.open(Window(first, end, key_len, self._on_device(slots), self._on_device(columns)))
+        input_ids = self._on_device(tokens)
+        for slot, block in blocks.items():
+            if isinstance(block, Tensor):
+                input_ids[slot - first, : len(block)] = block
         config = self.model.config
         stock = config._attn_implementation
         # switched for this pass only: `score` judges with the model as it came
@@ -207,9 +213,9 @@ class CachedModel:
         config.num_hidden_layers = num_layers or self.num_layers
         try:
             output = self._forward(
-                input_ids=tokens.to(self.device),
+                input_ids=input_ids,
                 attention_mask=mask,
-                position_ids=positions.to(self.device),
+                position_ids=self._on_device(positions),
                 cache=self.store,
                 use_cache=True,
                 logits_to_keep=0 if logits else 1,
@@ -219,6 +225,10 @@ class CachedModel:
             config.num_hidden_layers = self.num_layers
         return output
 
+    def _on_device(self, tensor: Tensor) -> Tensor:
+        # the host does not wait for the copy, nor for the passes queued before it
+        return tensor.to(self.device, non_blocking=True)
+
     def _mask(self, positions: Tensor, key_len: int) -> Tensor | dict[str, Tensor]:
         """Return the prepared mask, shape (G, 1, T, key_len); one for each kind of layer where the model mixes them."""
         columns = torch.arange(key_len)
@@ -226,7 +236,7 @@ class CachedModel:
         masks = {FULL: full}
         if self._window is not None:
             masks[SLIDING] = full & (columns > positions[..., None] - self._window)
-        ready = {kind: self._ready(mask[:, None].to(self.device)) for kind, mask in masks.items()}
+        ready = {kind: self._ready(self._on_device(mask[:, None])) for kind, mask in masks.items()}
         return ready if self._mixed else ready[SLIDING if self._window is not None else FULL]
 
     def _ready(self, mask: Tensor) -> Tensor:
@@ -266,6 +276,11 @@ class CachedModel:
         """Memory of the parameters, shared ones counted once, and of packed weights."""
         packed = sum(getattr(module, "packed_bytes", 0) for module in self.model.modules())
         return packed + sum(parameter.nbytes for parameter in self.model.parameters())
+
+
+def context_limit(model: PreTrainedModel, max_len: int) -> int:
+    """Return ``max_len``, or the model's own limit where that is lower."""
+    return min(max_len, int(getattr(model.config, "max_position_embeddings", None) or max_len))
 
 
 def layer_kinds(model: PreTrainedModel) -> list[str]:

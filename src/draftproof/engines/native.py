@@ -9,13 +9,15 @@ import numpy.typing as npt
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from draftproof.decoding.loop import RollBack, roll_back
-from draftproof.decoding.model import CachedModel
+from draftproof.decoding.model import CachedModel, context_limit
 from draftproof.decoding.proposers.base import Proposer
+from draftproof.decoding.proposers.cross_tokenizer import CrossTokenizer
 from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.shapes import any_shapes, measure_shapes
 from draftproof.engines.base import Capabilities
-from draftproof.engines.load import load_model, tokenizers_differ
+from draftproof.engines.load import load_empty, load_model, tokenizers_differ
+from draftproof.engines.memory_plan import plan_memory
 from draftproof.engines.pack import PackedLinear, pack_linears
 from draftproof.engines.prompts import eos_token_ids
 from draftproof.engines.requests import DecoderEngine, require_sizes
@@ -81,8 +83,7 @@ class Engine(DecoderEngine):
             raise InputError(f"numerics = {numerics!r}: allowed 'bitwise' or 'fast'")
         if verification not in VERIFICATIONS:
             raise InputError(f"verification = {verification!r}: allowed 'rejection' or 'coupled'")
-        limit = getattr(model.config, "max_position_embeddings", None)
-        max_len = min(max_len, int(limit)) if limit else max_len
+        max_len = context_limit(model, max_len)
         self._target = CachedModel(model, num_slots=max_batch, max_len=max_len, block=num_speculative_tokens + 1)
         self.numerics = numerics
         self.shape_class = measure_shapes(self._target) if numerics == "bitwise" else any_shapes(self._target)
@@ -109,11 +110,14 @@ class Engine(DecoderEngine):
         proposer: Proposer | None = None,
         dtype: str = "bfloat16",
         device: str = "cpu",
+        num_speculative_tokens: int = 5,
+        max_batch: int = 1,
+        max_len: int = 2048,
         progress: Callable[[str], None] = lambda message: None,
         **options: Any,
     ) -> "Engine":
         """
-        Load a target (and a draft model named by the proposer) and make an engine.
+        Load a target (and a draft model named by the proposer) and make an engine, if the memory that it needs is there.
 
         Parameters
         ----------
@@ -122,32 +126,53 @@ class Engine(DecoderEngine):
         dtype : {"bfloat16", "float32", "float64"}
         progress : callable
             Gets one line for each slow step.
-        **options
+        num_speculative_tokens, max_batch, max_len, **options
             As for `Engine`.
 
         Raises
         ------
-        ModelError
-            A model cannot be loaded, or the draft's token ids are not the target's.
+        InputError, ModelError
+            A value is out of its range, a model cannot be loaded or does not fit in memory, or its token ids are not what the
+            proposer needs.
         """
+        require_sizes(num_speculative_tokens, max_batch, max_len)
+        sizes: dict[str, Any] = {
+            "num_speculative_tokens": num_speculative_tokens,
+            "max_batch": max_batch,
+            "max_len": max_len,
+        }
+        drafts = [
+            (load_empty(part.source, dtype=dtype, progress=progress), part.stretch)
+            for part in _draft_models(proposer)
+            if isinstance(part.source, str)
+        ]
+        empty = load_empty(target, dtype=dtype, progress=progress)
+        plan_memory(empty, drafts, device=device, **sizes).require_fit(target)
         model, tokenizer = load_model(target, dtype=dtype, device=device, progress=progress)
         pack_linears(model)
 
-        def load_draft(name: str) -> PreTrainedModel:
+        def load_with_tokenizer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             draft, draft_tokenizer = load_model(name, dtype=dtype, device=device, progress=progress)
+            pack_linears(draft)
+            return draft, draft_tokenizer
+
+        def load_draft(name: str) -> PreTrainedModel:
+            draft, draft_tokenizer = load_with_tokenizer(name)
             difference = tokenizers_differ(tokenizer, draft_tokenizer)
             if difference:
                 raise ModelError(
                     f"draft '{name}' has another tokenizer than '{target}': {difference}; "
-                    "use a draft with the target's tokenizer, or prompt lookup"
+                    "use CrossTokenizer with this draft, a draft with the target's tokenizer, or prompt lookup"
                 )
-            pack_linears(draft)
             return draft
 
         for part in _draft_models(proposer):
-            part.load(load_draft)
+            if isinstance(part, CrossTokenizer):
+                part.load(load_with_tokenizer)
+            else:
+                part.load(load_draft)
         progress("measuring which pass shapes agree bit for bit")
-        return cls(model, tokenizer, proposer=proposer, **options)
+        return cls(model, tokenizer, proposer=proposer, **sizes, **options)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -199,6 +224,17 @@ class Engine(DecoderEngine):
             take_back=self._decoder.take_back,
         )
 
+    def with_own_draft(self, max_len: int) -> "Engine":
+        """Return an engine whose draft model is its own target: greedy, every drafted token must be accepted."""
+        return Engine(
+            self._target.model,
+            self.tokenizer,
+            proposer=DraftModel(self._target.model),
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_len=min(max_len, self.max_len),
+            numerics=self.numerics,
+        )
+
     def memory(self) -> dict[str, int | None]:
         """See `EngineProtocol.memory`; draft parts are None without a draft model."""
         drafts = [part.cached for part in _draft_models(self.proposer)]
@@ -215,7 +251,7 @@ class Engine(DecoderEngine):
         self.proposer = None
 
 
-def _draft_models(proposer: Proposer | None) -> list[DraftModel]:
+def _draft_models(proposer: Proposer | None) -> list[DraftModel | CrossTokenizer]:
     if isinstance(proposer, FirstOf):
         return [draft for part in proposer.proposers for draft in _draft_models(part)]
-    return [proposer] if isinstance(proposer, DraftModel) else []
+    return [proposer] if isinstance(proposer, DraftModel | CrossTokenizer) else []

@@ -32,8 +32,19 @@ class PackedLinear(nn.Module):
 
     @property
     def packed_bytes(self) -> int:
-        """Memory of the packed weight."""
-        return self._packed.numel() * self._packed.element_size()
+        """Memory of the packed weight, with what its layout pads."""
+        return int(MKLDNN._nbytes(self._packed))
+
+
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the device, the dtype and this build of torch allow it."""
+    return bool(
+        device.type == "cpu"
+        and dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and hasattr(MKLDNN, "_linear_pointwise")
+        and MKLDNN._is_mkldnn_bf16_supported()
+    )
 
 
 def pack_linears(model: PreTrainedModel) -> bool:
@@ -50,13 +61,7 @@ def pack_linears(model: PreTrainedModel) -> bool:
     bool
         Whether anything was packed.
     """
-    if not (
-        model.device.type == "cpu"
-        and model.dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and hasattr(MKLDNN, "_linear_pointwise")
-        and MKLDNN._is_mkldnn_bf16_supported()
-    ):
+    if not can_pack(model.device, model.dtype):
         return False
     packed = False
     for parent in list(model.modules()):
@@ -66,3 +71,24 @@ def pack_linears(model: PreTrainedModel) -> bool:
                 setattr(parent, name, PackedLinear(child))
                 packed = True
     return packed
+
+
+def packed_size(model: PreTrainedModel) -> int:
+    """Return the bytes of parameters and packed weights that `pack_linears` will leave of a bfloat16 model; it is not run."""
+    kept, packed = dict[int, int](), 0
+    for module in model.modules():
+        parameters = dict(module.named_parameters(recurse=False))
+        if type(module) is nn.Linear:
+            packed += _padded_bytes(module.out_features, module.in_features)
+            del parameters["weight"]
+        kept |= {id(parameter): parameter.nbytes for parameter in parameters.values()}
+    return packed + sum(kept.values())
+
+
+def _padded_bytes(num_rows: int, num_columns: int) -> int:
+    """Bytes of one packed weight. The layout is in blocks; one row, one column and one number of it show their sizes."""
+
+    def measured(rows: int, columns: int) -> int:
+        return int(MKLDNN._nbytes(MKLDNN._reorder_linear_weight(torch.zeros(rows, columns).bfloat16(), ROWS)))
+
+    return measured(num_rows, 1) * measured(1, num_columns) // measured(1, 1)

@@ -26,6 +26,8 @@ ENGINE_SPECIFIC = frozenset(
         "logits_processors",
         "logprobs",
         "logprobs_mode",
+        "regex",
+        "json_schema",
     }
 )
 

@@ -8,6 +8,7 @@ from draftproof.decoding.loop import Decoder
 from draftproof.decoding.proposers.base import Proposer, ProposerContext
 from draftproof.decoding.target import Target
 from draftproof.engines.base import OnCompletion
+from draftproof.engines.constraint import Constraints
 from draftproof.engines.prompts import encode_prompt, pair_with_params, stop_rule
 from draftproof.errors import InputError
 from draftproof.records import Completion, summarise_rounds
@@ -87,11 +88,13 @@ class DecoderEngine:
                     noise=noise,
                     draw=draw,
                     target=target,
+                    tokenizer=tokenizer,
                 )
             )
         self._decoder = Decoder(target, proposer, num_speculative_tokens, noise=noise, **parts)
         self.proposer, self.num_speculative_tokens = proposer, num_speculative_tokens
         self.tokenizer, self._eos = tokenizer, eos
+        self._constraints = Constraints(tokenizer, vocab_size, eos)
         self.vocab_size, self.max_len = vocab_size, max_len
         self._next_id = 0
         self._submitted: dict[int, Row] = {}
@@ -218,14 +221,17 @@ class DecoderEngine:
     def _row(self, prompt: Prompt, params: SamplingParams, sample: int, speculate: bool) -> Row:
         token_ids = self.encode(prompt)
         self._next_id += 1
+        stop = stop_rule(self.tokenizer, params, eos=self._eos, room=self.max_len - len(token_ids))
+        constraint = self._constraints.of(params, len(token_ids), stop.end_token_ids)
         return Row(
             request_id=self._next_id,
             token_ids=token_ids,
             num_prompt=len(token_ids),
             params=params,
-            stop=stop_rule(self.tokenizer, params, eos=self._eos, room=self.max_len - len(token_ids)),
+            stop=stop,
             key=(params.seed, sample),
-            processors=params.logits_processors,
+            # last: nothing that a user's processor does can let through what may not follow
+            processors=(*params.logits_processors, *constraint),
             speculate=speculate and self.proposer is not None,
             submitted_ms=self.now_ms(),
         )

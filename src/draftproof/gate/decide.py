@@ -86,6 +86,11 @@ def decide(
     )
 
 
+def weaker_claim(claim: str, wanted: str) -> bool:
+    """Whether a claim says less than another."""
+    return _CLAIMS.index(claim) > _CLAIMS.index(wanted)
+
+
 def _verdict(rows: Iterable[_Row], stopped: str | None) -> VerdictName:
     found = {row.criterion.consequence for row in rows}
     if stopped is not None:
@@ -152,7 +157,7 @@ def _greedy(equivalence: Equivalence | None, policy: Policy) -> _Row:
     if greedy.outcome == "INCONCLUSIVE" and claim != "lossy":
         reason = f"The greedy comparison is inconclusive: the arms agree on {seen}."
         return _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason)
-    if _CLAIMS.index(claim) > _CLAIMS.index(policy.min_claim):
+    if weaker_claim(claim, policy.min_claim):
         reason = f"The run supports the claim {claim} about greedy output, which is weaker than {policy.min_claim}."
         return _row(name, threshold, measured, "miss", "ROLL_BACK", reason)
     reason = f"Greedy output agrees on {seen}; claim {claim}."

@@ -101,7 +101,8 @@ def adjust(scores: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
 def _counts(token_ids: Sequence[int], draft: Sequence[int], positions: int, size: int, device: torch.device) -> Tensor:
     """Return how often each token occurs before each position, shape (T, V)."""
     committed = torch.tensor([token_id for token_id in token_ids if token_id < size], dtype=torch.int64, device=device)
-    counts = torch.bincount(committed, minlength=size).repeat(positions, 1)
+    counts = torch.zeros(size, dtype=torch.int64, device=device)
+    counts = counts.scatter_add_(0, committed, torch.ones_like(committed)).repeat(positions, 1)
     for place, token_id in enumerate(draft[: positions - 1], start=1):
         if token_id < size:
             counts[place:, token_id] += 1

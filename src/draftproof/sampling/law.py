@@ -48,32 +48,46 @@ def token_law(logits: Tensor, params: Sequence[SamplingParams], prefixes: Sequen
     result = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
     for rows in groups.values():
         result[rows] = _law(logits[rows], params[rows[0]])
+    states: list[tuple[Prefix, Tensor]] = []
     for row in alone:
         one = given[row]
         if one is None:
             raise ValueError("these sampling parameters need the row's tokens")
-        result[row] = _adjusted_law(logits[row], params[row], one)
+        result[row], state = _adjusted_law(logits[row], params[row], one)
+        states.append((one, state))
+    if states:
+        # read once for all rows
+        flags = torch.stack([state for _, state in states]).tolist()
+        for (prefix, _), (sound, alive) in zip(states, flags, strict=True):
+            if not sound:
+                prefix.problem = (
+                    "the request's penalties, bias or processors gave a score that is infinite or not a number"
+                )
+            elif not alive:
+                prefix.problem = (
+                    "no token is allowed by the request's bans, processors and constraint, nor may it end here"
+                )
     return result
 
 
-def _adjusted_law(logits: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
-    """Return (T, V); only the positions that the draft reaches mean anything."""
+def _adjusted_law(logits: Tensor, params: SamplingParams, prefix: Prefix) -> tuple[Tensor, Tensor]:
+    """
+    Return (T, V), of which only the positions that the draft reaches mean anything.
+
+    And two flags: whether the first position's scores are sound, and whether they allow a token.
+    """
     reached = min(logits.shape[0], len(prefix.draft) + 1)
     probs = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
     try:
         scores = adjust(logits[:reached].to(torch.float64, copy=True), params, prefix)
     except Exception as error:  # a user's processor may raise anything; the request ends, the batch goes on
-        prefix.problem = f"a logits processor failed: {type(error).__name__}: {error}"
-        return probs
+        prefix.problem = f"a logits processor or the constraint failed: {type(error).__name__}: {error}"
+        return probs, torch.ones(2, dtype=torch.bool, device=logits.device)
     sound = (scores < torch.inf).all(-1)
     alive = (scores > -torch.inf).any(-1) & sound
-    if not sound[0]:
-        prefix.problem = "the request's penalties, bias or processors gave a score that is infinite or not a number"
-    elif not alive[0]:
-        prefix.problem = "no token is allowed by the request's bans and processors"
     unrestricted = params.model_copy(update={"allowed_token_ids": None})
-    probs[:reached][alive] = _law(scores[alive], unrestricted)
-    return probs
+    probs[:reached] = _law(scores.masked_fill(~alive[:, None], -torch.inf), unrestricted)
+    return probs, torch.stack([sound[0], alive[0]])
 
 
 def _law(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -96,16 +110,34 @@ def _law(logits: Tensor, params: SamplingParams) -> Tensor:
         scores = scores.masked_fill(scores < smallest_kept, -torch.inf)
     probs = scores.softmax(-1).masked_fill(nothing, 0.0)
     if params.top_p < 1.0:
-        flat = probs.view(-1, probs.shape[-1])
-        probs = torch.stack([_top_p(row, params.top_p) for row in flat]).view(probs.shape)
+        if _reading_is_free(probs):
+            flat = probs.view(-1, probs.shape[-1])
+            probs = torch.stack([_top_p_of_row(row, params.top_p) for row in flat]).view(probs.shape)
+        else:
+            probs = _top_p(probs, params.top_p)
     if params.min_p > 0.0:
         probs = probs.masked_fill(probs < params.min_p * probs.amax(-1, keepdim=True), 0.0)
         probs = probs / probs.sum(-1, keepdim=True).masked_fill(nothing, 1.0)
     return probs
 
 
+def _reading_is_free(tensor: Tensor) -> bool:
+    """Whether the host may look at values without waiting for a device."""
+    return tensor.is_cpu
+
+
 def _top_p(probs: Tensor, top_p: float) -> Tensor:
-    """Drop the least likely tokens of one row, shape (V,), while what was dropped is at most ``1 - top_p``."""
+    """Drop the least likely tokens of each row, shape (..., V), while what was dropped is at most ``1 - top_p``."""
+    ascending, order = probs.sort(dim=-1, stable=True)
+    keep = ascending.cumsum(-1) > 1.0 - top_p
+    keep[..., -1] = True
+    kept = torch.zeros_like(probs).scatter_(-1, order, ascending * keep)
+    mass = kept.sum(-1, keepdim=True)
+    return kept / mass.masked_fill(mass == 0, 1.0)
+
+
+def _top_p_of_row(probs: Tensor, top_p: float) -> Tensor:
+    """Do as `_top_p` for shape (V,), sorting few tokens: faster, but how many they are must be read."""
     # V tokens below this sum to less than 1 - top_p, so they all go and only the others are sorted
     likely = (probs >= (1.0 - top_p) / len(probs)).nonzero()[:, 0]
     if not len(likely):

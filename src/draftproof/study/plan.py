@@ -16,6 +16,7 @@ MEANINGLESS = {
     "hf": {"script", "numerics"},
     "scripted": {"target", "dtype", "device", "threads", "numerics"},
 }
+WITH_DRAFT = ("draft-model", "cross-tokenizer")
 
 
 class Table(BaseModel):
@@ -55,7 +56,7 @@ class EnginePlan(Table):
 class SpeculationPlan(Table):
     """How tokens are proposed."""
 
-    proposer: Literal["prompt-lookup", "draft-model", "early-exit"] = "prompt-lookup"
+    proposer: Literal["prompt-lookup", "draft-model", "cross-tokenizer", "early-exit"] = "prompt-lookup"
     """Where drafted tokens come from."""
     draft: str | None = None
     """The draft model, named as a target is."""
@@ -74,10 +75,12 @@ class SpeculationPlan(Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> "SpeculationPlan":
-        if self.proposer == "draft-model" and not self.draft:
-            raise ValueError("proposer 'draft-model' needs 'draft', the name or path of a model")
-        if self.proposer != "draft-model" and self.draft:
-            raise ValueError("'draft' is only for proposer 'draft-model'; remove it or change the proposer")
+        if self.proposer in WITH_DRAFT and not self.draft:
+            raise ValueError(f"proposer '{self.proposer}' needs 'draft', the name or path of a model")
+        if self.proposer not in WITH_DRAFT and self.draft:
+            raise ValueError(
+                "'draft' is only for proposer 'draft-model' or 'cross-tokenizer'; remove it or change the proposer"
+            )
         if (self.proposer == "early-exit") != (self.exit_layer is not None):
             raise ValueError("'exit_layer' goes with proposer 'early-exit', and only with it")
         if self.proposer == "prompt-lookup" and self.confidence_threshold:

@@ -5,7 +5,7 @@ from draftproof.engines.hf import HfEngine
 from draftproof.engines.native import Engine
 from draftproof.engines.scripted import ScriptedEngine
 from draftproof.errors import PlanError
-from draftproof.proposers import DraftModel, EarlyExit, PromptLookup, Proposer
+from draftproof.proposers import CrossTokenizer, DraftModel, EarlyExit, PromptLookup, Proposer
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.verify.sampled import SampledDesign
@@ -23,7 +23,7 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
         The model is missing or cannot be used, or a value does not fit it.
     """
     table, speculation = plan.engine, plan.speculation
-    max_len = DEFAULT_MAX_LEN if table.max_len == "auto" else table.max_len
+    max_len = max_len_of(plan)
     if table.kind == "hf":
         return HfEngine.from_pretrained(
             table.target,
@@ -56,6 +56,11 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
     )
 
 
+def max_len_of(plan: Plan) -> int:
+    """Return the longest sequence that a plan asks for, before the model's own limit."""
+    return DEFAULT_MAX_LEN if plan.engine.max_len == "auto" else plan.engine.max_len
+
+
 def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
     """
     Return the design of the sampled check in token ids, or None when the plan has none.
@@ -84,6 +89,8 @@ def _proposer(plan: Plan) -> Proposer:
     table = plan.speculation
     if table.proposer == "draft-model":
         return DraftModel(table.draft or "", table.confidence_threshold)
+    if table.proposer == "cross-tokenizer":
+        return CrossTokenizer(table.draft or "", confidence_threshold=table.confidence_threshold)
     if table.exit_layer is not None:
         return EarlyExit(table.exit_layer, table.confidence_threshold)
     return PromptLookup(table.prompt_lookup_min, table.prompt_lookup_max)

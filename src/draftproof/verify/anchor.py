@@ -55,5 +55,9 @@ def anchor(engine: EngineProtocol, records: Sequence[dict[str, Any]], encode: di
         worst = max(worst, float((logits.max(axis=-1) - chosen).max()))
         largest = max(largest, float(np.abs(logits).max()))
         tokens += len(chosen)
-    roundoff = ROUNDOFF[engine.capabilities.details.get("dtype", "float32")]
-    return Anchor(tokens=tokens, worst_regret=worst, bound=FACTOR * roundoff * largest)
+    return Anchor(tokens=tokens, worst_regret=worst, bound=rounding_bound(engine, largest))
+
+
+def rounding_bound(engine: EngineProtocol, largest: float) -> float:
+    """Return what rounding can explain in an engine's dtype, in logits, given the largest logit seen."""
+    return FACTOR * ROUNDOFF[engine.capabilities.details.get("dtype", "float32")] * largest

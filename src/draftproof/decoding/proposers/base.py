@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -37,6 +37,8 @@ class ProposerContext:
         How a proposer draws: from a law, the row's key and the token's position (``row.num_generated`` + place).
     target : Target or None
         The target's passes, for a proposer that shares them.
+    tokenizer : PreTrainedTokenizerBase or None
+        The target's, for a proposer that reads text.
     """
 
     num_slots: int
@@ -47,6 +49,7 @@ class ProposerContext:
     noise: Noise
     draw: Drawing = draw_alone
     target: Target | None = None
+    tokenizer: Any = None
 
 
 @runtime_checkable

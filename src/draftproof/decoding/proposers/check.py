@@ -88,7 +88,9 @@ def stack(proposals: Sequence[Proposal], vocab_size: int) -> Proposal:
         if soft:
             held = proposal.probs
             if held is None:
-                held = torch.nn.functional.one_hot(proposal.token_ids, vocab_size).to(torch.float64)
+                shape = (*proposal.token_ids.shape, vocab_size)
+                held = torch.zeros(shape, dtype=torch.float64, device=proposal.token_ids.device)
+                held.scatter_(-1, proposal.token_ids[..., None], 1.0)
             probs.append(torch.nn.functional.pad(held, (0, 0, 0, missing)))
     return Proposal(
         token_ids=torch.cat(token_ids),

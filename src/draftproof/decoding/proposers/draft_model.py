@@ -2,22 +2,18 @@
 
 from collections.abc import Callable, Sequence
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
-from draftproof.decoding.proposers.stepwise import draw_stepwise, last_logits
-from draftproof.decoding.shapes import measure_shapes
-from draftproof.errors import InputError, ModelError
-
-CATCH_UP = 2
+from draftproof.decoding.proposers.draft_cache import DraftCache
+from draftproof.decoding.proposers.stepwise import require_threshold
+from draftproof.errors import ModelError
 
 
 class DraftModel:
     """
-    A draft model with its own cache.
+    A draft model with its own cache; its token ids are the target's.
 
     Parameters
     ----------
@@ -32,16 +28,16 @@ class DraftModel:
     InputError
         The threshold is out of its range.
 
-    Notes
-    -----
-    What the cache holds for a slot is compared with the row's tokens at each round, and everything after their common
-    prefix is taken back. So full acceptance, rejection, and rounds in which this proposer was not asked need no
-    bookkeeping of their own.
+    See Also
+    --------
+    CrossTokenizer : a draft model with another vocabulary.
     """
 
+    stretch = 1
+    """Tokens that the draft needs for one of the target's."""
+
     def __init__(self, model: str | PreTrainedModel, confidence_threshold: float = 0.0) -> None:
-        if not 0 <= confidence_threshold < 1:
-            raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
+        require_threshold(confidence_threshold)
         self.source, self.confidence_threshold = model, confidence_threshold
 
     def __deepcopy__(self, memo: dict[int, object]) -> "DraftModel":
@@ -57,57 +53,13 @@ class DraftModel:
         """Allocate the cache and measure the pass shapes."""
         if isinstance(self.source, str):
             raise ModelError(f"draft model '{self.source}' is not loaded; use Engine.from_pretrained, or give a model")
-        limit = int(getattr(self.source.config, "max_position_embeddings", context.max_len))
-        self._context = context
-        self.cached = CachedModel(
-            self.source, num_slots=context.num_slots, max_len=min(context.max_len, limit), block=CATCH_UP
-        )
-        self.shape_class = measure_shapes(self.cached)
-        self._held: list[list[int]] = [[] for _ in range(context.num_slots)]
+        self._cache = DraftCache(self.source, context, context.max_len)
+        self.cached = self._cache.cached
 
     def propose(self, rows: Sequence[Row], limits: Sequence[int]) -> Proposal:
         """See `Proposer.propose`; a row at the draft's own context limit gets no tokens."""
-        room = [self.cached.max_len - len(row.token_ids) for row in rows]
-        wanted = [max(0, min(limit, left)) for limit, left in zip(limits, room, strict=True)]
-        if self.cached.vocab_size < self._context.vocab_size:
-            for index, row in enumerate(rows):
-                # a token that the draft has no embedding for
-                if max(row.token_ids) >= self.cached.vocab_size:
-                    wanted[index] = 0
-        feeds = {index: self._catch_up(row) for index, row in enumerate(rows) if wanted[index]}
-
-        def score(blocks: dict[int, list[int]]) -> Tensor:
-            logits = self.cached.score({_slot(rows[index]): block for index, block in blocks.items()})
-            for index, block in blocks.items():
-                self._held[_slot(rows[index])].extend(block)
-            return last_logits(logits, [len(block) for block in blocks.values()])
-
-        return draw_stepwise(self._context, rows, wanted, feeds, score, self.confidence_threshold)
+        return self._cache.draft(rows, limits, [row.token_ids for row in rows], self.confidence_threshold)
 
     def release(self, slot: int) -> None:
         """Empty the slot."""
-        self._held[slot] = []
-        self.cached.release(slot)
-
-    def _catch_up(self, row: Row) -> list[int]:
-        """Make the cache agree with the row but for the last one or two tokens, and return those."""
-        slot, tokens, held = _slot(row), row.token_ids, self._held[_slot(row)]
-        # a pass that raised may have left more behind than was noted
-        self.cached.roll_back(slot, self.cached.row_len[slot] - len(held))
-        common = min(len(held), len(tokens) - 1)
-        while held[:common] != tokens[:common]:
-            common -= 1
-        self.cached.roll_back(slot, len(held) - common)
-        del held[common:]
-        missing = tokens[common:]
-        if len(missing) > CATCH_UP:
-            early = missing[:-1]
-            self.cached.prefill(slot, early)
-            held.extend(early)
-            missing = missing[-1:]
-        return missing
-
-
-def _slot(row: Row) -> int:
-    assert row.slot is not None
-    return row.slot
+        self._cache.release(slot)

@@ -7,7 +7,7 @@ from torch import Tensor
 from draftproof.decoding.batch import Row
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
-from draftproof.decoding.proposers.stepwise import draw_stepwise, last_logits
+from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits, require_threshold
 from draftproof.errors import InputError, ModelError
 
 
@@ -39,8 +39,7 @@ class EarlyExit:
     def __init__(self, layer: int, confidence_threshold: float = 0.0) -> None:
         if layer < 1:
             raise InputError(f"early exit after layer {layer}: allowed 1 or more")
-        if not 0 <= confidence_threshold < 1:
-            raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
+        require_threshold(confidence_threshold)
         self.layer, self.confidence_threshold = layer, confidence_threshold
 
     def __deepcopy__(self, memo: dict[int, object]) -> "EarlyExit":
@@ -69,7 +68,7 @@ class EarlyExit:
         before = [self._target.row_len[slot] for slot in slots]
         feeds = {index: [row.token_ids[-1]] for index, row in enumerate(rows) if limits[index]}
 
-        def score(blocks: dict[int, list[int]]) -> Tensor:
+        def score(blocks: dict[int, Feed]) -> Tensor:
             logits = self._target.score({slots[index]: block for index, block in blocks.items()}, self.layer)
             return last_logits(logits, [len(block) for block in blocks.values()])
 
