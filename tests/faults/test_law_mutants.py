@@ -115,7 +115,7 @@ def test_a_draft_of_little_target_probability_is_accepted_as_often() -> None:
 
 # two models through the whole round
 
-SIZE, SEEDS, SLOTS = 6, 1024, 128
+SIZE, SEEDS, SLOTS = 6, 768, 128
 PROMPT = [3, 1]
 OPTIONS = {
     "colder": {"temperature": 0.5},

@@ -119,13 +119,13 @@ def test_a_stop_inside_a_block_changes_neither_what_is_kept_nor_what_runs_beside
 
     (free, beside), after = run(decoder, ask_for(1), ask_for(2)), run(decoder, ask_for(3))[0]
     ends = set()
-    for offset in range(K + 1):
-        for options in ({"stop": (letters(free[offset : offset + 2]),)}, {"eos": {free[offset]}}):
-            rows = [ask_for(1, **options), ask_for(2), ask_for(3)]
-            assert run(decoder, *rows) == [free[: rows[0].num_generated], beside, after]
-            assert rows[0].finish_reason == "stop" and rows[0].num_generated <= offset + 2
-            assert sum(chunk.num_tokens for chunk in rows[0].chunks) == rows[0].num_generated
-            ends.add(rows[0].rounds[-1].next_token)
+    for offset in range(K + 2):
+        options = {"eos": {free[offset]}} if offset % 2 else {"stop": (letters(free[offset : offset + 2]),)}
+        rows = [ask_for(1, **options), ask_for(2), ask_for(3)]
+        assert run(decoder, *rows) == [free[: rows[0].num_generated], beside, after]
+        assert rows[0].finish_reason == "stop" and rows[0].num_generated <= offset + 2
+        assert sum(chunk.num_tokens for chunk in rows[0].chunks) == rows[0].num_generated
+        ends.add(rows[0].rounds[-1].next_token)
     # some ended inside their block and some with the block's own last token
     assert None in ends and len(ends) > 1
 

@@ -82,6 +82,7 @@ class Decoder:
         self._draft_failures, self._draft_errors = 0, dict[int, str]()
         self.draft_stopped: str | None = None
         self.rows: list[Row] = []
+        self._in_round, self._dropped = False, list[int]()
 
     def now_ms(self) -> float:
         """Monotonic time in ms, after the device has caught up."""
@@ -94,14 +95,18 @@ class Decoder:
         self._queue.append(row)
 
     def cancel(self, request_id: int) -> None:
-        """Drop a request wherever it is; its slot is free at once."""
+        """Drop a request wherever it is; its slot is free at once, or at the end of the round that asks for it."""
         self._queue = deque(row for row in self._queue if row.request_id != request_id)
+        if self._in_round:
+            self._dropped.append(request_id)
+            return
         for row in [row for row in self.rows if row.request_id == request_id]:
             self._leave(row)
 
     def step(self) -> list[Row]:
         """Run one round for everything that runs, and return the requests that got tokens (or an error)."""
         try:
+            self._in_round = True
             return self._round()
         except BaseException as error:
             # a row may stand between its cache and its tokens: free the slots, so that the next requests find them sound
@@ -110,6 +115,10 @@ class Decoder:
                     row.finish_reason, row.error = "error", f"the round failed: {type(error).__name__}: {error}"
                 self._leave(row)
             raise
+        finally:
+            self._in_round = False
+            while self._dropped:
+                self.cancel(self._dropped.pop())
 
     def _round(self) -> list[Row]:
         self._admit()

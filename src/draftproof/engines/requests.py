@@ -181,7 +181,11 @@ class DecoderEngine:
         return [(row.request_id, self._completion(row)) for row in ended]
 
     def cancel(self, request_id: int) -> None:
-        """Drop a request, queued or running; its place is free at once. An id that is not there is ignored."""
+        """
+        Drop a request, queued or running; an id that is not there is ignored.
+
+        Its place is free at once, or at the end of the round that asks for it.
+        """
         self._decoder.cancel(request_id)
         self._submitted.pop(request_id, None)
 
