@@ -32,6 +32,7 @@ def main() -> None:
     alone: dict[tuple[str, int], list[tuple[int, ...]]] = {}
     print("rule     K  batch  draft           claim      tokens  differing  from solo  accepted  seconds")
     for rule, k, batch in itertools.product(("greedy", "coupled"), options.k, options.batch):
+        plain: list[tuple[int, ...]] = []
         proposers: dict[str, Proposer] = {"prompt lookup": PromptLookup(), "early exit": EarlyExit(EXIT_LAYER)}
         for name, proposer in proposers.items():
             began = time.perf_counter()
@@ -46,7 +47,8 @@ def main() -> None:
             params = SamplingParams(
                 max_tokens=options.tokens, temperature=0.0 if rule == "greedy" else TEMPERATURE, seed=11
             )
-            plain = [done.token_ids for done in engine.generate(prompts, params, speculate=False)]
+            # once for both drafts: the arm does not know of them
+            plain = plain or [done.token_ids for done in engine.generate(prompts, params, speculate=False)]
             drafted = engine.generate(prompts, params)
             solo = alone.setdefault((rule, k), plain)
             wrong = sum(different(one, two.token_ids) for one, two in zip(plain, drafted, strict=True))

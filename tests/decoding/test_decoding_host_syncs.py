@@ -160,6 +160,10 @@ def test_penalties_are_checked_with_one_reading_more() -> None:
     assert counts_of("always-something", PENALISED) == {7}
 
 
+def test_penalties_of_a_draft_need_no_token_on_the_host() -> None:
+    assert counts_of("draft-model", PENALISED, batches=(1, 4)) == {8 + 1}
+
+
 def test_log_probabilities_are_read_as_three_lists_more() -> None:
     assert counts_of("always-something", {**SAMPLED, "logprobs": 3}) == {9}
 

@@ -36,7 +36,7 @@ class TerminalProgress:
 
     def say(self, message: str) -> None:
         """Print one line."""
-        self._console.print(message, markup=False, highlight=False)
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def start(self, title: str, total: int) -> Callable[[int], None]:
         """Begin a bar; without a terminal, a line for each tenth, at most one every ten seconds."""

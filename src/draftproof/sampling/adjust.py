@@ -28,6 +28,8 @@ class Prefix:
     num_prompt : int
     draft : sequence of int
         The logits of position j follow the first j of these too.
+    unread : Tensor, shape (n,), int64, or None
+        Tokens after ``token_ids`` that are still on the device; see `reads_tokens`.
     end_token_ids : frozenset of int
         Tokens that would end the request; banned below the minimum length.
     processors : sequence of Processor
@@ -38,6 +40,7 @@ class Prefix:
     token_ids: Sequence[int]
     num_prompt: int
     draft: Sequence[int] = ()
+    unread: Tensor | None = None
     end_token_ids: frozenset[int] = frozenset()
     processors: Sequence[Processor] = ()
     problem: str | None = None
@@ -48,6 +51,11 @@ def needs_prefix(params: SamplingParams, prefix: Prefix | None) -> bool:
     plain = params.repetition_penalty == 1 and params.presence_penalty == params.frequency_penalty == 0
     listed = params.logit_bias or params.bad_words_ids or params.min_tokens
     return not plain or bool(listed) or (prefix is not None and bool(prefix.processors))
+
+
+def reads_tokens(params: SamplingParams, prefix: Prefix) -> bool:
+    """Whether the host must know each token before the next position, so that none may be ``unread``."""
+    return bool(params.bad_words_ids or prefix.processors)
 
 
 def adjust(scores: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
@@ -70,19 +78,20 @@ def adjust(scores: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
         if token_id < size:
             scores[:, token_id] += bias
     if params.repetition_penalty != 1:
-        seen = _counts(prefix.token_ids, prefix.draft, positions, size, scores.device) > 0
+        seen = _counts(prefix.token_ids, prefix, positions, size, scores.device) > 0
         penalised = torch.where(scores < 0, scores * params.repetition_penalty, scores / params.repetition_penalty)
         scores = torch.where(seen, penalised, scores)
     if params.presence_penalty or params.frequency_penalty:
-        counts = _counts(prefix.token_ids[prefix.num_prompt :], prefix.draft, positions, size, scores.device)
+        counts = _counts(prefix.token_ids[prefix.num_prompt :], prefix, positions, size, scores.device)
         scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
     sequence = [*prefix.token_ids, *prefix.draft]
+    num_unread = 0 if prefix.unread is None else len(prefix.unread)
     for place in range(positions):
         before = sequence[: len(prefix.token_ids) + place]
         for *start, last in params.bad_words_ids:
             if last < size and before[len(before) - len(start) :] == start:
                 scores[place, last] = -torch.inf
-        if len(before) - prefix.num_prompt < params.min_tokens:
+        if len(before) + num_unread - prefix.num_prompt < params.min_tokens:
             scores[place, [token_id for token_id in prefix.end_token_ids if token_id < size]] = -torch.inf
         if params.allowed_token_ids is not None:
             scores[place] = _only(scores[place], [token_id for token_id in params.allowed_token_ids if token_id < size])
@@ -98,12 +107,13 @@ def adjust(scores: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
     return scores
 
 
-def _counts(token_ids: Sequence[int], draft: Sequence[int], positions: int, size: int, device: torch.device) -> Tensor:
-    """Return how often each token occurs before each position, shape (T, V)."""
-    committed = torch.tensor([token_id for token_id in token_ids if token_id < size], dtype=torch.int64, device=device)
+def _counts(token_ids: Sequence[int], prefix: Prefix, positions: int, size: int, device: torch.device) -> Tensor:
+    """Return how often each token occurs in these, what is unread and the draft before each position, shape (T, V)."""
+    known = torch.tensor([token_id for token_id in token_ids if token_id < size], dtype=torch.int64, device=device)
+    committed = known if prefix.unread is None else torch.cat([known, prefix.unread.to(device)])
     counts = torch.zeros(size, dtype=torch.int64, device=device)
     counts = counts.scatter_add_(0, committed, torch.ones_like(committed)).repeat(positions, 1)
-    for place, token_id in enumerate(draft[: positions - 1], start=1):
+    for place, token_id in enumerate(prefix.draft[: positions - 1], start=1):
         if token_id < size:
             counts[place:, token_id] += 1
     return counts

@@ -9,7 +9,13 @@ from draftproof.request import SamplingParams
 from draftproof.sampling.adjust import Prefix, adjust, needs_prefix
 
 
-def token_law(logits: Tensor, params: Sequence[SamplingParams], prefixes: Sequence[Prefix] | None = None) -> Tensor:
+def token_law(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    prefixes: Sequence[Prefix] | None = None,
+    *,
+    explain: bool = True,
+) -> Tensor:
     """
     Return the distribution each next token is drawn from.
 
@@ -20,8 +26,9 @@ def token_law(logits: Tensor, params: Sequence[SamplingParams], prefixes: Sequen
     params : sequence of SamplingParams, length B
         One per row.
     prefixes : sequence of Prefix, length B, or None
-        What each row's logits follow; needed where the parameters depend on it. A row that cannot have a law gets its
-        ``problem`` set.
+        What each row's logits follow; needed where the parameters depend on it.
+    explain : bool
+        Set the ``problem`` of a row that cannot have a law, for which the host waits for the device.
 
     Returns
     -------
@@ -55,7 +62,7 @@ def token_law(logits: Tensor, params: Sequence[SamplingParams], prefixes: Sequen
             raise ValueError("these sampling parameters need the row's tokens")
         result[row], state = _adjusted_law(logits[row], params[row], one)
         states.append((one, state))
-    if states:
+    if states and explain:
         # read once for all rows
         flags = torch.stack([state for _, state in states]).tolist()
         for (prefix, _), (sound, alive) in zip(states, flags, strict=True):

@@ -8,7 +8,7 @@ from torch import Tensor
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.errors import InputError
-from draftproof.sampling.adjust import needs_prefix
+from draftproof.sampling.adjust import reads_tokens
 from draftproof.sampling.law import token_law
 
 Feed = Sequence[int] | Tensor
@@ -57,7 +57,7 @@ def draw_stepwise(
     Dropping a token because of what was drawn would not be.
 
     The host does not wait for a drawn token, unless it needs it: to save the passes after a stop for want of confidence, or
-    to adjust the next law by the tokens before it.
+    for bad words and processors, which compare tokens.
     """
     vocab_size, device = context.vocab_size, context.device
     width = max(wanted, default=0)
@@ -65,7 +65,7 @@ def draw_stepwise(
     probs = torch.zeros(len(rows), width, vocab_size, dtype=torch.float64, device=device)
     going = torch.zeros(len(rows), width, dtype=torch.bool, device=device)
     drafts: list[list[int]] = [[] for _ in rows]
-    told = confidence > 0 or any(needs_prefix(row.params, row.prefix()) for row in rows)
+    told = confidence > 0 or any(reads_tokens(row.params, row.prefix()) for row in rows)
     feeding: dict[int, Feed] = dict(feeds)
     active = [index for index in feeds if wanted[index] > 0]
     for step in range(width):
@@ -76,7 +76,9 @@ def draw_stepwise(
         prefixes = [rows[index].prefix() for index in active]
         for prefix, index in zip(prefixes, active, strict=True):
             prefix.token_ids = [*prefix.token_ids, *drafts[index]]
-        law = token_law(logits[:, None], [rows[index].params for index in active], prefixes)[:, 0]
+            prefix.unread = None if told else token_ids[index, :step]
+        params = [rows[index].params for index in active]
+        law = token_law(logits[:, None], params, prefixes, explain=False)[:, 0]
         # a processor may ask for an id that the draft does not have, and the draft could not read it back
         law = law.masked_fill(((law > 0) & logits.isneginf()).any(-1, keepdim=True), 0.0)
         # no mass: nothing is allowed here
