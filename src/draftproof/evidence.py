@@ -119,6 +119,36 @@ class Divergence(Part):
     speculative_token: int | None
     regret: float | None
     note: str
+    kind: Literal["OK", "TIE", "DEFECT"] | None = None
+    cause: str | None = None
+    gap: float | None = Field(default=None, description="distance of the two tokens under the plain model, in logits")
+    tau: float | None = Field(default=None, description="the regret that rounding can explain here, in logits")
+    explained: bool | None = Field(
+        default=None, description="whether the passes that the speculative arm ran give its token again"
+    )
+    confirmed: bool | None = Field(default=None, description="whether a defect is there in float32 too")
+
+
+class GreedyTriage(Part):
+    """How the differences were judged. ``noise`` and all below it are in logits, as docs/exactness.md defines them."""
+
+    tau: float
+    noise: float | None = Field(description="99.9th percentile of the change of gaps between pass shapes")
+    ulp_floor: float
+    cap: float
+    noise_positions: int
+    target_flips: int = Field(description="positions at which two pass shapes of the target prefer different tokens")
+    compared: int = Field(description="tokens up to the first difference, each prompt once")
+    ties: int = Field(description="differences among them that are no defect")
+    tie_rate: float | None
+    target_flip_rate: float | None
+    rate_p_value: float | None = Field(description="of at most twice the target's own rate")
+    controlled: int = Field(description="differences for which the control arms were run")
+    gap_histogram: list[tuple[float | None, int]] = Field(
+        description="(gap up to this many logits, differences); None is without limit"
+    )
+    worst: Divergence | None
+    reasons: list[str]
 
 
 class GreedyResult(Part):
@@ -137,6 +167,7 @@ class GreedyResult(Part):
         default=None, description="how far below the plain model's best a target-only token lies at most, in logits"
     )
     anchor_bound: float | None = Field(default=None, description="what rounding can explain, in logits")
+    triage: GreedyTriage | None = None
 
 
 class SampledResult(Part):

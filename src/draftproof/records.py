@@ -81,6 +81,8 @@ class Completion:
     logprobs : tuple of float, or None
         The log-probability of each generated token, in order: of the target's raw logits, or of the law that was sampled
         where the request asked for that. None where the request did not ask, or the engine does not report it.
+    pass_widths : tuple of int
+        Positions of the target's pass behind each chunk, where the engine sees its passes and reports no rounds.
     top_logprobs : tuple of dict (token id to log-probability), or None
         The most likely tokens at each generated one's place, the likeliest first.
     rounds : tuple of Round
@@ -104,6 +106,7 @@ class Completion:
     num_prompt_tokens: int
     error: str | None = None
     top_logprobs: tuple[dict[int, float], ...] | None = None
+    pass_widths: tuple[int, ...] = ()
 
     @property
     def latency_ms(self) -> float | None:

@@ -16,6 +16,7 @@ from draftproof.evidence import (
     Equivalence,
     Evidence,
     GreedyResult,
+    GreedyTriage,
     Interval,
     Memory,
     SampledResult,
@@ -107,6 +108,26 @@ def make_greedy(**changes: Any) -> GreedyResult:
     return GreedyResult(**(values | changes))
 
 
+def make_triage(worst: Divergence) -> GreedyTriage:
+    return GreedyTriage(
+        tau=0.25,
+        noise=0.0625,
+        ulp_floor=0.25,
+        cap=0.5,
+        noise_positions=512,
+        target_flips=3,
+        compared=900,
+        ties=1,
+        tie_rate=1 / 900,
+        target_flip_rate=3 / 512,
+        rate_p_value=0.9,
+        controlled=1,
+        gap_histogram=[(0.0, 0), (0.0625, 0), (0.125, 1), (0.25, 0), (0.5, 0), (None, 0)],
+        worst=worst,
+        reasons=["1 not explained by the passes that were run"],
+    )
+
+
 def make_sampled(**changes: Any) -> SampledResult:
     values: dict[str, Any] = {
         "outcome": "PASS",
@@ -136,6 +157,11 @@ def full(name: str = "a study") -> Evidence:
         speculative_token=None,
         regret=None,
         note=name,
+        kind="TIE",
+        cause=name,
+        gap=0.125,
+        tau=0.25,
+        explained=False,
     )
     return Evidence(
         draftproof_version="0.1.0",
@@ -149,7 +175,9 @@ def full(name: str = "a study") -> Evidence:
         check=[{"code": "W1", "message": name}],
         arms=make_arms(),
         equivalence=Equivalence(
-            greedy=make_greedy(identical=23, outcome="INCONCLUSIVE", divergences=[divergence]),
+            greedy=make_greedy(
+                identical=23, outcome="INCONCLUSIVE", divergences=[divergence], triage=make_triage(divergence)
+            ),
             sampled=make_sampled(),
             controls=[
                 ControlResult(name="accept too much", kind="defect", flagged=True, behaved=True, detail="found"),

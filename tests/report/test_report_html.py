@@ -54,6 +54,8 @@ def test_values_of_every_section_appear() -> None:
         "bitwise_same_batch",
         "batched alike",
         "23 of 24",
+        "How the differences were judged",
+        "ties: 1 in 900 tokens",
         "0.01670",
         "0.4321",
         "after a rejection",
@@ -99,7 +101,7 @@ def test_the_sections_come_in_the_order_of_a_decision() -> None:
 def test_plots_are_svg_that_parses_with_ids_of_their_own() -> None:
     page = render_html(full(), make_requests())
     plots = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
-    assert len(plots) == 6
+    assert len(plots) == 7
     for plot in plots:
         ElementTree.fromstring(plot)
     ids = [value for name, value in Page(page).attributes if name == "id"]

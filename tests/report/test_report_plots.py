@@ -8,6 +8,7 @@ from report_evidence import (
     HOSTILE,
     UNKNOWN,
     between,
+    full,
     halfway,
     make_acceptance,
     make_arms,
@@ -97,6 +98,14 @@ def test_any_name_can_label_a_row(name: str) -> None:
     text = words_in(svg)
     if len(name) < 20:
         assert " ".join(name.replace("\0", "\ufffd").split()) in text
+
+
+def test_gaps_of_differences() -> None:
+    greedy = full().equivalence.greedy
+    text = words_in(plots.gap_plot(greedy.triage))
+    assert "tau = 0.25" in text and "to 0.125" in text and "above 0.5" in text
+    nothing = greedy.triage.model_copy(update={"gap_histogram": [(0.0, 0), (None, 0)]})
+    assert plots.gap_plot(nothing) is None
 
 
 def test_total_variation() -> None:

@@ -208,13 +208,16 @@ def test_what_means_something_to_the_engine_is_taken(kind: str, values: dict[str
         pytest.param({"engine": {"kind": "hf"}}, 'can claim "up_to_ties" at most', id="hf-claim"),
         pytest.param({"speculation": {"prompt_lookup_min": 5}}, "above 'prompt_lookup_max'", id="min-above-max"),
         pytest.param(
-            {"engine": {"kind": "hf"}, "speculation": {"proposer": "draft-model", "draft": "a"}},
-            "'draft-model' does not run on engine 'hf'; allowed: prompt-lookup",
-            id="hf-draft-model",
+            {
+                "engine": {"kind": "hf"},
+                "speculation": {"proposer": "draft-model", "draft": "a", "confidence_threshold": 0.5},
+            },
+            "drafts without 'confidence_threshold'",
+            id="hf-sure-draft",
         ),
         pytest.param(
             {"engine": {"kind": "hf"}, "speculation": {"proposer": "cross-tokenizer", "draft": "a"}},
-            "'cross-tokenizer' does not run on engine 'hf'; allowed: prompt-lookup",
+            "'cross-tokenizer' does not run on engine 'hf'; allowed: prompt-lookup, draft-model",
             id="hf-cross-tokenizer",
         ),
         pytest.param(
@@ -250,6 +253,12 @@ def test_the_native_engine_takes_a_draft_model_the_coupled_rule_and_several_at_o
     plan = accepted({"speculation": speculation, "workload": {"concurrency": [4, 1]}})
     assert plan.speculation.draft == "a" and plan.speculation.verification == "coupled"
     assert plan.workload.concurrency == (4, 1)
+
+
+def test_transformers_takes_a_draft_model() -> None:
+    speculation = {"proposer": "draft-model", "draft": "a"}
+    plan = accepted({"engine": {"kind": "hf"}, "speculation": speculation, "policy": {"min_claim": "up_to_ties"}})
+    assert plan.speculation.draft == "a"
 
 
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:

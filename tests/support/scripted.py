@@ -152,6 +152,12 @@ class Restricted:
     def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> Any:
         return self.inner.score(prompt_token_ids, token_ids)
 
+    def score_passes(self, *request: Any) -> Any:
+        return self.inner.score_passes(*request)
+
+    def control_arm(self, name: Any) -> EngineProtocol:
+        return self.inner.control_arm(name)
+
     def sibling(self, *, max_batch: int, max_len: int, accept: Any = None) -> "Restricted":
         if accept is not None and not self.capabilities.replaceable_rule:
             raise InputError("an accept rule was given, and this engine's cannot be replaced; give None")

@@ -1,6 +1,6 @@
 """The engine protocol: what a study needs of any engine. Knows no engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -12,6 +12,7 @@ from draftproof.request import Prompt, SamplingParams
 from draftproof.sampling.accept import AcceptRule
 
 Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties", "lossy"]
+ControlArm = Literal["own draft", "float32"]
 OnCompletion = Callable[[int, Completion], None]
 
 
@@ -42,6 +43,10 @@ class Capabilities:
         K, the most tokens drafted per round. None where the engine does not say.
     details : dict
         Facts for the record (shape class, dtype, threads).
+    score_passes : bool
+        Whether `score_passes` works.
+    control_arms : tuple of {"own draft", "float32"}
+        What `control_arm` can make.
     """
 
     name: str
@@ -55,6 +60,8 @@ class Capabilities:
     replaceable_rule: bool
     num_speculative_tokens: int | None
     details: dict[str, Any]
+    score_passes: bool = False
+    control_arms: tuple[ControlArm, ...] = ()
 
 
 class EngineProtocol(Protocol):
@@ -105,6 +112,44 @@ class EngineProtocol(Protocol):
         Returns
         -------
         ndarray, shape (N, T, V), float32
+        """
+        ...
+
+    def score_passes(
+        self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], passes: Sequence[tuple[int, int]]
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """
+        Score a continuation as the engine itself would: through its cache, in passes of given widths.
+
+        Only where ``capabilities.score_passes``, and only while nothing runs.
+
+        Parameters
+        ----------
+        prompt_token_ids : sequence of int
+        token_ids : sequence of int
+            As many as are kept in all passes together.
+        passes : sequence of (width, kept)
+            Positions of a pass, at most K + 1, and how many of its logits are wanted. What is beyond them stands for rejected
+            tokens, and is taken back before the next pass.
+
+        Yields
+        ------
+        ndarray, shape (kept, V), float32
+            For each pass, the target's raw logits before each token.
+        """
+        ...
+
+    def control_arm(self, name: ControlArm) -> "EngineProtocol":
+        """
+        Return this engine with one thing changed, for one request at a time.
+
+        "own draft": the target drafts for itself. "float32": weights, caches and passes in float32. The accept rule and
+        the roll-back stay. Only what ``capabilities.control_arms`` names.
+
+        Raises
+        ------
+        ModelError
+            There is no memory for it.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""transformers' own `generate`, plain and with prompt lookup, as an engine: this module only asks, cuts and times."""
+"""transformers' own `generate`, plain and assisted, as an engine: this module only asks, cuts and times."""
 
 import contextlib
 import copy
@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 import transformers
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
 
 from draftproof.decoding.stopping import StopRule
-from draftproof.engines.base import Capabilities, OnCompletion
-from draftproof.engines.load import load_model
+from draftproof.engines.base import Capabilities, ControlArm, OnCompletion
+from draftproof.engines.load import load_model, tokenizers_differ
 from draftproof.engines.prompts import (
     ENGINE_SPECIFIC,
     encode_prompt,
@@ -25,6 +25,7 @@ from draftproof.engines.prompts import (
     stop_rule,
 )
 from draftproof.engines.teacher import teacher_forced_logits
+from draftproof.engines.widen import HALF, float32_copy
 from draftproof.errors import InputError, ModelError, NumericsError
 from draftproof.records import Chunk, Completion
 from draftproof.request import FinishReason, Prompt, SamplingParams
@@ -36,7 +37,7 @@ REQUEST_CONFIG: Any = GenerationConfig
 
 class HfEngine:
     """
-    A model run by ``model.generate``, one request at a time, with prompt lookup as the speculation.
+    A model run by ``model.generate``, one request at a time; the speculation is prompt lookup or a draft model.
 
     Parameters
     ----------
@@ -45,11 +46,13 @@ class HfEngine:
         the EOS ids are used, so that no penalty or temperature that a model ships with reaches a request.
     tokenizer : PreTrainedTokenizerBase
     num_speculative_tokens : int, 1 or more
-        K, the most tokens proposed per round (``prompt_lookup_num_tokens``).
+        K, the most tokens proposed per round (``prompt_lookup_num_tokens``, ``num_assistant_tokens``).
     prompt_lookup_max : int, 1 or more
         Longest n-gram that is looked up (``max_matching_ngram_size``); the shortest is always 1.
     max_len : int, 2 or more
-        Longest sequence in tokens, prompt included; at most the model's own limit less K.
+        Longest sequence in tokens, prompt included; at most the models' own limits less K.
+    draft : PreTrainedModel or None
+        Proposes K tokens every round (``assistant_model``), in place of prompt lookup; its token ids are the target's.
 
     Raises
     ------
@@ -71,6 +74,7 @@ class HfEngine:
         num_speculative_tokens: int = 5,
         prompt_lookup_max: int = 4,
         max_len: int = 2048,
+        draft: PreTrainedModel | None = None,
     ) -> None:
         for name, value, least in (
             ("num_speculative_tokens", num_speculative_tokens, 1),
@@ -79,9 +83,9 @@ class HfEngine:
         ):
             if value < least:
                 raise InputError(f"{name} = {value}: allowed {least} or more")
-        limit = getattr(model.config, "max_position_embeddings", None)
+        limits = [getattr(one.config, "max_position_embeddings", None) for one in (model, draft) if one is not None]
         # prompt lookup proposes past the end of a request, and a model with learned positions has none there
-        self.max_len = min(max_len, int(limit) - num_speculative_tokens) if limit else max_len
+        self.max_len = min([max_len, *(int(limit) - num_speculative_tokens for limit in limits if limit)])
         self.tokenizer = tokenizer
         self.num_speculative_tokens, self.prompt_lookup_max = num_speculative_tokens, prompt_lookup_max
         self._eos = eos_token_ids(model, tokenizer)
@@ -89,6 +93,13 @@ class HfEngine:
         # a blank one
         self._model = cast(Any, copy.copy(model))
         self._model.generation_config = REQUEST_CONFIG()
+        self._draft = None if draft is None else cast(Any, copy.copy(draft))
+        if self._draft is not None:
+            self._draft.generation_config = REQUEST_CONFIG(
+                num_assistant_tokens=num_speculative_tokens,
+                num_assistant_tokens_schedule="constant",
+                assistant_confidence_threshold=0.0,
+            )
         self.vocab_size = int(self._model.get_output_embeddings().weight.shape[0])
 
     @classmethod
@@ -101,6 +112,7 @@ class HfEngine:
         dtype: str = "bfloat16",
         device: str = "cpu",
         max_len: int = 2048,
+        draft: str | None = None,
         progress: Callable[[str], None] = lambda message: None,
     ) -> "HfEngine":
         """
@@ -115,19 +127,30 @@ class HfEngine:
             Gets one line for each slow step.
         num_speculative_tokens, prompt_lookup_max, max_len
             As for `HfEngine`.
+        draft : str or None
+            A draft model, named as a target is.
 
         Raises
         ------
         ModelError
-            The model cannot be loaded.
+            A model cannot be loaded, or the draft has another tokenizer.
         """
         model, tokenizer = load_model(target, dtype=dtype, device=device, progress=progress)
+        assistant: PreTrainedModel | None = None
+        if draft is not None:
+            assistant, draft_tokenizer = load_model(draft, dtype=dtype, device=device, progress=progress)
+            difference = tokenizers_differ(tokenizer, draft_tokenizer)
+            if difference:
+                raise ModelError(
+                    f"draft '{draft}' has another tokenizer than '{target}': {difference}; use a draft with the target's tokenizer"
+                )
         return cls(
             model,
             tokenizer,
             num_speculative_tokens=num_speculative_tokens,
             prompt_lookup_max=prompt_lookup_max,
             max_len=max_len,
+            draft=assistant,
         )
 
     @property
@@ -149,9 +172,12 @@ class HfEngine:
                 "device": str(self._model.device),
                 "attention": self._model.config._attn_implementation,
                 "prompt_lookup_max": self.prompt_lookup_max,
+                "draft_model": self._draft is not None,
                 "transformers": transformers.__version__,
                 "torch": str(torch.__version__),
             },
+            score_passes=True,
+            control_arms=("own draft", "float32") if self._model.dtype in HALF else ("own draft",),
         )
 
     def now_ms(self) -> float:
@@ -208,6 +234,43 @@ class HfEngine:
         """See `EngineProtocol.score`."""
         return teacher_forced_logits(self._model, prompt_token_ids, token_ids)
 
+    @torch.no_grad()
+    def score_passes(
+        self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], passes: Sequence[tuple[int, int]]
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """See `EngineProtocol.score_passes`: transformers' own cache, cropped; the first pass reads the prompt too."""
+        sequence, read, kept_so_far = [*prompt_token_ids, *token_ids], 0, len(prompt_token_ids) - 1
+        cache = cast(Any, DynamicCache(config=self._model.config))
+        cache.activate_past_recording()
+        for width, kept in passes:
+            kept_so_far += kept
+            block = sequence[read:kept_so_far]
+            block += block[-1:] * (width - kept)
+            input_ids = torch.tensor([block], device=self._model.device)
+            mask = torch.ones(1, read + len(block), dtype=torch.int64, device=input_ids.device)
+            output = self._model(input_ids, attention_mask=mask, cache=cache, use_cache=True, logits_to_keep=width)
+            if width > kept:
+                cache.crop(kept - width)
+            read = kept_so_far
+            yield output.logits[0, :kept].float().cpu().numpy()
+
+    def control_arm(self, name: ControlArm) -> "HfEngine":
+        """See `EngineProtocol.control_arm`."""
+        own = name == "own draft"
+        return HfEngine(
+            self._model if own else float32_copy(self._model),
+            self.tokenizer,
+            num_speculative_tokens=self.num_speculative_tokens,
+            prompt_lookup_max=self.prompt_lookup_max,
+            max_len=self.max_len,
+            draft=self._model if own else self._draft,
+        )._ending_at(self._eos)
+
+    def _ending_at(self, eos: frozenset[int]) -> "HfEngine":
+        # a copy of the model has a blank generation config, and so names no end
+        self._eos = eos
+        return self
+
     def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "HfEngine":
         """
         Return this engine, whose batch is fixed.
@@ -222,13 +285,16 @@ class HfEngine:
         return self
 
     def memory(self) -> dict[str, int | None]:
-        """See `EngineProtocol.memory`; the cache grows and goes with each request, and there is no draft."""
-        weights = sum(parameter.nbytes for parameter in self._model.parameters())
-        return {"target_weights": weights, "target_cache": None, "draft_weights": None, "draft_cache": None}
+        """See `EngineProtocol.memory`; the caches grow and go with each request."""
+        target, draft = (
+            None if model is None else sum(parameter.nbytes for parameter in model.parameters())
+            for model in (self._model, self._draft)
+        )
+        return {"target_weights": target, "target_cache": None, "draft_weights": draft, "draft_cache": None}
 
     def close(self) -> None:
-        """Drop the model."""
-        del self._model
+        """Drop the models."""
+        del self._model, self._draft
 
     def _run(self, token_ids: list[int], params: SamplingParams, speculate: bool, submitted_ms: float) -> Completion:
         stop = stop_rule(self.tokenizer, params, eos=self._eos, room=self.max_len - len(token_ids))
@@ -237,10 +303,20 @@ class HfEngine:
         ids = params.allowed_token_ids
         allowed = None if ids is None else torch.tensor(ids, device=inputs.device)
         error: str | None = None
+        widths: list[int] = []
+
+        def watch(module: object, args: object, kwargs: dict[str, Any], output: Any) -> None:
+            # a draft that is a copy of the target shares its hooks
+            if module is self._model:
+                _require_finite(output)
+                # the first pass reads all of the prompt but for its last token besides
+                widths.append(kwargs["input_ids"].shape[1] - (0 if widths else len(token_ids) - 1))
+
         try:
-            with _seeded(params.seed, inputs.device), self._model.register_forward_hook(_require_finite):
+            with _seeded(params.seed, inputs.device), self._model.register_forward_hook(watch, with_kwargs=True):
                 self._model.generate(
                     inputs,
+                    assistant_model=self._draft if speculate else None,
                     attention_mask=torch.ones_like(inputs),
                     generation_config=self._config(params, stop, speculate),
                     stopping_criteria=[committed],
@@ -261,6 +337,7 @@ class HfEngine:
             chunks=tuple(committed.chunks),
             num_prompt_tokens=len(token_ids),
             error=error,
+            pass_widths=tuple(widths[: len(committed.chunks)]),
         )
 
     def _config(self, params: SamplingParams, stop: StopRule, speculate: bool) -> GenerationConfig:
@@ -268,7 +345,7 @@ class HfEngine:
         if not params.is_greedy:
             # top_k left open would be 50
             options |= {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
-        if speculate:
+        if speculate and self._draft is None:
             options |= {
                 "prompt_lookup_num_tokens": self.num_speculative_tokens,
                 "max_matching_ngram_size": self.prompt_lookup_max,
@@ -303,7 +380,7 @@ class _Committed(StoppingCriteria):
         return torch.full((1,), self.finish_reason is not None, device=input_ids.device)
 
 
-def _require_finite(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+def _require_finite(output: Any) -> None:
     """Stop a request whose logits are not finite: argmax would take one of them, and multinomial breaks the device."""
     if not output.logits.isfinite().all():
         raise NumericsError("the target's logits are not finite")

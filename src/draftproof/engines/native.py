@@ -15,13 +15,14 @@ from draftproof.decoding.proposers.cross_tokenizer import CrossTokenizer
 from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.shapes import any_shapes, measure_shapes
-from draftproof.engines.base import Capabilities
+from draftproof.engines.base import Capabilities, ControlArm
 from draftproof.engines.load import load_empty, load_model, tokenizers_differ
 from draftproof.engines.memory_plan import plan_memory
 from draftproof.engines.pack import PackedLinear, pack_linears
 from draftproof.engines.prompts import eos_token_ids
 from draftproof.engines.requests import DecoderEngine, require_sizes
 from draftproof.engines.teacher import teacher_forced_logits
+from draftproof.engines.widen import HALF, float32_copy
 from draftproof.errors import InputError, ModelError
 from draftproof.sampling.accept import AcceptRule, rejection
 from draftproof.sampling.coupled import coupled
@@ -202,6 +203,8 @@ class Engine(DecoderEngine):
                 "packed_weights": any(isinstance(module, PackedLinear) for module in self._target.model.modules()),
                 "attention": self._target.model.config._attn_implementation,
             },
+            score_passes=True,
+            control_arms=("own draft", "float32") if self._target.dtype in HALF else ("own draft",),
         )
 
     def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
@@ -210,10 +213,31 @@ class Engine(DecoderEngine):
 
     def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "Engine":
         """See `EngineProtocol.sibling`; its pass shapes are measured anew."""
+        return self._like(max_batch=max_batch, max_len=max_len, accept=accept)
+
+    def with_own_draft(self, max_len: int) -> "Engine":
+        """Return an engine whose draft model is its own target: greedy, every drafted token must be accepted."""
+        return self._like(proposer=DraftModel(self._target.model), max_len=min(max_len, self.max_len))
+
+    def control_arm(self, name: ControlArm) -> "Engine":
+        """See `EngineProtocol.control_arm`; the draft stays in its own dtype."""
+        if name == "own draft":
+            return self.with_own_draft(self.max_len)
+        return self._like(float32_copy(self._target.model), max_len=self.max_len)
+
+    def _like(
+        self,
+        model: PreTrainedModel | None = None,
+        *,
+        proposer: Proposer | None = None,
+        max_batch: int = 1,
+        max_len: int,
+        accept: AcceptRule | None = None,
+    ) -> "Engine":
         return Engine(
-            self._target.model,
+            model or self._target.model,
             self.tokenizer,
-            proposer=copy.deepcopy(self.proposer, {id(self._target): self._target}),
+            proposer=proposer or copy.deepcopy(self.proposer, {id(self._target): self._target}),
             num_speculative_tokens=self.num_speculative_tokens,
             max_batch=max_batch,
             max_len=max_len,
@@ -222,17 +246,6 @@ class Engine(DecoderEngine):
             accept=accept or self._decoder.accept,
             noise=self._decoder.noise,
             take_back=self._decoder.take_back,
-        )
-
-    def with_own_draft(self, max_len: int) -> "Engine":
-        """Return an engine whose draft model is its own target: greedy, every drafted token must be accepted."""
-        return Engine(
-            self._target.model,
-            self.tokenizer,
-            proposer=DraftModel(self._target.model),
-            num_speculative_tokens=self.num_speculative_tokens,
-            max_len=min(max_len, self.max_len),
-            numerics=self.numerics,
         )
 
     def memory(self) -> dict[str, int | None]:

@@ -30,6 +30,14 @@ class PackedLinear(nn.Module):
         """Map (..., in) to (..., out)."""
         return cast(Tensor, MKLDNN._linear_pointwise(hidden, self._packed, self.bias, "none", [], ""))
 
+    def unpacked(self) -> nn.Linear:
+        """Return a plain linear layer with the same weights, in a copy."""
+        linear = nn.Linear(0, 0, bias=False)
+        linear.in_features, linear.out_features = self.in_features, self.out_features
+        linear.weight = nn.Parameter(self._packed.to_dense(), requires_grad=False)
+        linear.bias = None if self.bias is None else nn.Parameter(self.bias.detach().clone(), requires_grad=False)
+        return linear
+
     @property
     def packed_bytes(self) -> int:
         """Memory of the packed weight, with what its layout pads."""

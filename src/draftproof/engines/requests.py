@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from draftproof.decoding.batch import Row
 from draftproof.decoding.loop import Decoder
 from draftproof.decoding.proposers.base import Proposer, ProposerContext
@@ -10,6 +13,7 @@ from draftproof.decoding.target import Target
 from draftproof.engines.base import OnCompletion
 from draftproof.engines.constraint import Constraints
 from draftproof.engines.prompts import encode_prompt, pair_with_params, stop_rule
+from draftproof.engines.replay import replay
 from draftproof.errors import InputError
 from draftproof.records import Completion, summarise_rounds
 from draftproof.request import Prompt, SamplingParams
@@ -150,6 +154,22 @@ class DecoderEngine:
                 self._decoder.cancel(row.request_id)
             raise
         return [done[index] for index in range(len(rows))]
+
+    def score_passes(
+        self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], passes: Sequence[tuple[int, int]]
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """
+        See `EngineProtocol.score_passes`.
+
+        Raises
+        ------
+        InputError
+            Requests are running.
+        """
+        if self._decoder.rows:
+            raise InputError(f"{len(self._decoder.rows)} requests are running; score passes once they have ended")
+        for logits in replay(self._decoder.target, self._decoder.take_back, prompt_token_ids, token_ids, passes):
+            yield logits.float().cpu().numpy()
 
     def submit(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> int:
         """

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from draftproof.decoding.proposers.base import Proposer
-from draftproof.engines.base import Capabilities
+from draftproof.engines.base import Capabilities, ControlArm
 from draftproof.engines.requests import DecoderEngine, require_sizes
 from draftproof.engines.script import Script
+from draftproof.errors import InputError
 from draftproof.sampling.accept import AcceptRule, rejection
 from draftproof.sampling.noise import Noise
 
@@ -207,6 +208,7 @@ class ScriptedEngine(DecoderEngine):
             replaceable_rule=True,
             num_speculative_tokens=self.num_speculative_tokens if self.proposer else None,
             details={"script": asdict(self._script)},
+            score_passes=True,
         )
 
     def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
@@ -218,6 +220,17 @@ class ScriptedEngine(DecoderEngine):
                 for tail in token_ids
             ]
         )
+
+    def control_arm(self, name: ControlArm) -> "ScriptedEngine":
+        """
+        See `EngineProtocol.control_arm`; a table has none.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        raise InputError(f"control arm '{name}': a table has no model to draft with or to convert")
 
     def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "ScriptedEngine":
         """See `EngineProtocol.sibling`."""

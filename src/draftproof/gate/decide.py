@@ -144,10 +144,14 @@ def _greedy(equivalence: Equivalence | None, policy: Policy) -> _Row:
     greedy, claim = equivalence.greedy, equivalence.claim
     seen = f"{greedy.identical} of {greedy.prompts} prompts token for token"
     measured = f"{seen}; claim {claim}"
+    judged = greedy.triage
+    why = "" if judged is None or not judged.reasons else f" ({'; '.join(judged.reasons)})"
+    if judged is not None:
+        measured += f"; {judged.ties} ties in {judged.compared} tokens"
     if greedy.anchor_regret is not None and greedy.anchor_bound is not None:
         measured += f"; at most {greedy.anchor_regret:.3g} logits below the plain model's best"
     if greedy.outcome == "FAIL":
-        reason = f"Greedy output is not the target's: the arms agree on {seen}."
+        reason = f"Greedy output is not the target's: the arms agree on {seen}{why}."
         if greedy.anchor_regret is not None and greedy.anchor_regret > (greedy.anchor_bound or 0.0):
             reason += (
                 f" A target-only token lies {greedy.anchor_regret:.3g} logits below the plain model's best, and rounding "
@@ -155,7 +159,7 @@ def _greedy(equivalence: Equivalence | None, policy: Policy) -> _Row:
             )
         return _row(name, threshold, measured, "miss", "ROLL_BACK", reason)
     if greedy.outcome == "INCONCLUSIVE" and claim != "lossy":
-        reason = f"The greedy comparison is inconclusive: the arms agree on {seen}."
+        reason = f"The greedy comparison is inconclusive: the arms agree on {seen}{why}."
         return _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason)
     if weaker_claim(claim, policy.min_claim):
         reason = f"The run supports the claim {claim} about greedy output, which is weaker than {policy.min_claim}."

@@ -80,4 +80,5 @@ def record(
         "busy_seconds": busy_seconds,
         "chunks": [[chunk.num_tokens, chunk.at_ms] for chunk in completion.chunks],
         "rounds": [asdict(item) for item in completion.rounds],
+        "pass_widths": list(completion.pass_widths),
     }

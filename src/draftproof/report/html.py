@@ -64,6 +64,7 @@ def render_html(evidence: Evidence, requests: list[dict[str, Any]] | None) -> st
 def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | None]]:
     arms, comparison, equivalence = evidence.arms, evidence.comparison, evidence.equivalence
     acceptance = None if arms is None or arms.speculative is None else arms.speculative.acceptance
+    greedy = None if equivalence is None else equivalence.greedy
     sampled = None if equivalence is None else equivalence.sampled
     drawn = (
         (
@@ -82,6 +83,10 @@ def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | No
         (
             "Tokens that a round put into the output",
             None if acceptance is None else plots.tokens_per_round_plot(acceptance),
+        ),
+        (
+            "Gap between the arms' tokens under the plain model, at each prompt's first difference",
+            None if greedy is None or greedy.triage is None else plots.gap_plot(greedy.triage),
         ),
         (
             "Total variation of sampled output against sample size",

@@ -12,8 +12,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from draftproof.evidence import Acceptance, Arms, Comparison, Distribution, Interval, SampledResult
+from draftproof.evidence import Acceptance, Arms, Comparison, Distribution, GreedyTriage, Interval, SampledResult
 from draftproof.report.words import clean, known
 
 TARGET_COLOUR = "#4c5f7a"
@@ -146,6 +147,26 @@ def _forest_row(axes: Axes, at: int, effect: Interval, colour: str) -> None:
     if known(effect.low) and known(effect.high):
         axes.plot([effect.low, effect.high], [at, at], color=colour, linewidth=2)
     axes.plot([effect.estimate], [at], "s", color=colour, markersize=6)
+
+
+def gap_plot(judged: GreedyTriage) -> str | None:
+    """How many differences have how large a gap between the two arms' tokens, with tau."""
+    if not any(count for _, count in judged.gap_histogram):
+        return None
+    figure, axes = _canvas(3.2)
+    edges = [edge for edge, _ in judged.gap_histogram]
+    labels = [
+        "0" if edge == 0 else f"above {edges[at - 1]:.3g}" if edge is None else f"to {edge:.3g}"
+        for at, edge in enumerate(edges)
+    ]
+    axes.bar(range(len(edges)), [count for _, count in judged.gap_histogram], width=0.8, color=SPECULATIVE_COLOUR)
+    within = sum(edge is not None and edge <= judged.tau for edge in edges)
+    axes.axvline(within - 0.5, color="black", linestyle="--", linewidth=1, label=f"tau = {judged.tau:.3g}")
+    axes.set_xticks(range(len(edges)), labels)
+    axes.set(xlabel="gap (logits)", ylabel="differences")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False)
+    return _svg(figure, "gaps")
 
 
 def tv_plot(sampled: SampledResult) -> str | None:

@@ -147,6 +147,7 @@ def _equivalence(equivalence: Equivalence | None) -> list[tuple[str, str]]:
     else:
         told = f"greedy {greedy.outcome}: {greedy.identical} of {greedy.prompts} prompts identical"
         lines.append((f"{told}, {greedy.tokens} tokens; {greedy.how}", _RESULT_STYLES[greedy.outcome]))
+        lines += [(line, "") for line in words.differences(greedy)]
     if sampled is None:
         lines.append((f"sampled: {words.NOT_MEASURED}", ""))
     else:

@@ -2,10 +2,11 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from draftproof.evidence import Interval, VerdictName
+from draftproof.evidence import GreedyResult, Interval, VerdictName
 
 NOT_MEASURED = "not measured"
 NOT_ESTIMABLE = "not estimable"
@@ -95,6 +96,31 @@ def _span(interval: Interval, word: Callable[[float | None], str]) -> str:
     if not (known(interval.low) and known(interval.high)):
         return f"{word(interval.estimate)} (no interval)"
     return f"{word(interval.estimate)} ({word(interval.low)} to {word(interval.high)})"
+
+
+def differences(greedy: GreedyResult) -> list[str]:
+    """How the differences of the greedy arms were judged, one sentence each; nothing where there is none."""
+    judged = greedy.triage
+    if judged is None:
+        return []
+    causes = Counter(one.cause or NOT_MEASURED for one in greedy.divergences)
+    said = [f"differences: {'; '.join(f'{count} x {cause}' for cause, count in causes.most_common())}"]
+    noise = (
+        "not measured" if judged.noise is None else f"{number(judged.noise)} over {judged.noise_positions} positions"
+    )
+    said.append(
+        f"tau {number(judged.tau)} logits: the target's own noise between pass shapes is {noise} (floor "
+        f"{number(judged.ulp_floor)}, cap {number(judged.cap)})"
+    )
+    said.append(
+        f"ties: {judged.ties} in {judged.compared} tokens ({percent(judged.tie_rate)}); the target against itself flips "
+        f"{judged.target_flips} in {judged.noise_positions} ({percent(judged.target_flip_rate)})"
+    )
+    worst = judged.worst
+    if worst is not None:
+        regret = NOT_MEASURED if worst.regret is None else f"{number(worst.regret)} logits"
+        said.append(f"worst case: prompt {worst.prompt_id}, token {worst.position}: {worst.cause}, regret {regret}")
+    return said + [f"why not PASS: {reason}" for reason in judged.reasons]
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

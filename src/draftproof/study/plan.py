@@ -16,6 +16,8 @@ MEANINGLESS = {
     "hf": {"script", "numerics"},
     "scripted": {"target", "dtype", "device", "threads", "numerics"},
 }
+# engines that do not run every proposer
+PROPOSERS: dict[str, tuple[str, ...]] = {"hf": ("prompt-lookup", "draft-model"), "scripted": ("prompt-lookup",)}
 WITH_DRAFT = ("draft-model", "cross-tokenizer")
 
 
@@ -198,11 +200,14 @@ class Plan(Table):
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> "Plan":
-        if self.engine.kind != "native" and self.speculation.proposer != "prompt-lookup":
+        proposers = PROPOSERS.get(self.engine.kind, (self.speculation.proposer,))
+        if self.speculation.proposer not in proposers:
             raise ValueError(
                 f"proposer '{self.speculation.proposer}' does not run on engine '{self.engine.kind}'; "
-                "allowed: prompt-lookup"
+                f"allowed: {', '.join(proposers)}"
             )
+        if self.engine.kind == "hf" and self.speculation.confidence_threshold:
+            raise ValueError("engine 'hf' drafts without 'confidence_threshold'; remove it")
         if self.engine.kind != "native" and self.speculation.verification == "coupled":
             raise ValueError(f"verification 'coupled' does not run on engine '{self.engine.kind}'; allowed: rejection")
         if self.engine.kind == "hf" and self.speculation.prompt_lookup_min != 1:

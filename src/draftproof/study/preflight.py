@@ -160,7 +160,9 @@ def _cache_and_memory(plan: Plan, target: PreTrainedModel, draft: PreTrainedMode
 def _self_test(engine: EngineProtocol, token_ids: list[int], progress: Progress) -> Finding:
     name = "self-test"
     if not isinstance(engine, Engine):
-        return say.not_applicable(name, f"engine '{engine.capabilities.name}' takes no draft model")
+        return say.not_applicable(
+            name, f"engine '{engine.capabilities.name}' does not report what it accepts of a draft"
+        )
     progress.say("running the target as its own draft")
     seen = draft_with_itself(engine, token_ids)
     result = f"{seen.accepted} of {seen.proposed} accepted"

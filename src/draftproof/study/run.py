@@ -131,7 +131,7 @@ def _run(
 
     same_tokens = params.is_greedy or plan.speculation.verification == "coupled"
     anchored = anchor(engine, usable, encoded) if params.is_greedy else None
-    greedy = compare_greedy(engine, usable, encoded, anchored) if same_tokens else None
+    greedy = compare_greedy(engine, usable, encoded, anchored, most_likely=params.is_greedy) if same_tokens else None
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
     if design and stopped is None:

@@ -32,6 +32,7 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
             dtype=table.dtype,
             device=table.device,
             max_len=max_len,
+            draft=speculation.draft,
             progress=progress.say,
         )
     if table.kind == "scripted":

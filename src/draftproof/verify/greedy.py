@@ -1,11 +1,24 @@
-"""Compare the greedy arms token for token, and measure each first difference under the target. Times nothing."""
+"""Compare the greedy arms token for token, and judge each first difference. Times nothing."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from scipy.stats import binom
+
 from draftproof.engines.base import EngineProtocol
-from draftproof.evidence import Divergence, GreedyResult, Outcome
+from draftproof.evidence import Divergence, GreedyResult, GreedyTriage, Outcome
 from draftproof.verify.anchor import Anchor
+from draftproof.verify.noise_floor import NoiseFloor, measure_noise
+from draftproof.verify.triage import Controls, Finding, Place, find_place, triage
+
+# differences, the worst first, for which the target drafts for itself and float32 is run
+CONTROLLED = 8
+ALPHA = 0.01
+RATE_FACTOR = 2
+# upper edges of the histogram of gaps, in units of tau
+EDGES = (0.0, 0.25, 0.5, 1.0, 2.0)
+STRICT = ("bitwise", "bitwise_same_batch")
 
 
 def compare_greedy(
@@ -13,6 +26,8 @@ def compare_greedy(
     records: Sequence[dict[str, Any]],
     encode: dict[str, list[int]],
     anchored: Anchor | None = None,
+    *,
+    most_likely: bool = True,
 ) -> GreedyResult:
     """
     Judge the B arm against the A arm of the same prompt, and the A arm against its own repetition.
@@ -20,55 +35,39 @@ def compare_greedy(
     Parameters
     ----------
     engine : EngineProtocol
-        Scores a divergence: the target's logits by an independent pass without the engine's cache.
+        Idle; it scores the differences.
     records : sequence of request records
     encode : mapping of prompt id to the prompt's token ids
     anchored : Anchor or None
         The target-only arm against the plain model; beyond its bound is a FAIL whatever the arms agree on.
+    most_likely : bool
+        Whether the requests took the most likely token. Sampled ones, which share their random numbers, have no regret, and
+        their differences are not explained.
 
     Notes
     -----
-    Where the engine claims bitwise equality any difference is a FAIL; elsewhere one is INCONCLUSIVE until it is explained.
+    Where the engine claims bitwise equality any difference is a FAIL. Elsewhere a defect is one, and differences that are all
+    explained as ties are a PASS; what cannot be told is INCONCLUSIVE. docs/exactness.md has the rules.
     """
-    strict = engine.capabilities.claim in ("bitwise", "bitwise_same_batch")
+    strict = engine.capabilities.claim in STRICT
     cells: dict[tuple[str, int, int], dict[str, dict[str, Any]]] = {}
     for item in records:
         cells.setdefault((item["prompt_id"], item["repeat"], item["concurrency"]), {})[item["block"]] = item
     pairs = [(cell["A1"], cell["B"]) for cell in cells.values() if {"A1", "B"} <= cell.keys()]
-    divergences = []
-    for one, other in pairs:
-        a, b = one["token_ids"], other["token_ids"]
-        if a != b:
-            at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-            regret = None
-            if at < len(b) and engine.capabilities.score:
-                logits = engine.score(encode[one["prompt_id"]], [b[: at + 1]])[0, -1]
-                regret = float(logits.max() - logits[b[at]])
-            divergences.append(
-                Divergence(
-                    prompt_id=one["prompt_id"],
-                    category=one["category"],
-                    position=at,
-                    target_only_token=a[at] if at < len(a) else None,
-                    speculative_token=b[at] if at < len(b) else None,
-                    regret=regret,
-                    note="the engine claims bitwise equality: a defect" if strict else "not explained by this version",
-                )
-            )
+    places = [place for one, other in pairs if (place := find_place(encode[one["prompt_id"]], one, other)) is not None]
     repeats = [(cell["A1"], cell["A2"]) for cell in cells.values() if {"A1", "A2"} <= cell.keys()]
     repeated = sum(one["token_ids"] == other["token_ids"] for one, other in repeats)
-    broken = bool(divergences) or repeated < len(repeats)
-    outcome: Outcome = "PASS"
-    if not pairs:
+    divergences, judged, outcome = _judge(engine, records, encode, pairs, places, most_likely)
+    if not pairs or (outcome == "PASS" and repeated < len(repeats)):
         outcome = "INCONCLUSIVE"
-    elif broken:
-        outcome = "FAIL" if strict else "INCONCLUSIVE"
+    if strict and pairs and (places or repeated < len(repeats)):
+        outcome = "FAIL"
     if anchored is not None and not anchored.holds:
         outcome = "FAIL"
     return GreedyResult(
         outcome=outcome,
         prompts=len(pairs),
-        identical=len(pairs) - len(divergences),
+        identical=len(pairs) - len(places),
         tokens=sum(len(one["token_ids"]) for one, _ in pairs),
         divergences=divergences,
         repeatability_prompts=len(repeats),
@@ -78,4 +77,128 @@ def compare_greedy(
         anchor_tokens=anchored.tokens if anchored else None,
         anchor_regret=anchored.worst_regret if anchored else None,
         anchor_bound=anchored.bound if anchored else None,
+        triage=judged,
+    )
+
+
+def _judge(
+    engine: EngineProtocol,
+    records: Sequence[dict[str, Any]],
+    encode: dict[str, list[int]],
+    pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+    places: Sequence[Place],
+    most_likely: bool,
+) -> tuple[list[Divergence], GreedyTriage | None, Outcome]:
+    """Return the differences, how they were judged, and what they amount to where equality is not claimed."""
+    if not places:
+        return [], None, "PASS"
+    if not most_likely:
+        unread = Finding(kind=None, cause="not explained", notes=("sampled requests have no regret",))
+        return [_divergence(engine, place, unread, None) for place in places], None, "INCONCLUSIVE"
+    noise = measure_noise(engine, records, encode)
+    found = [triage(engine, noise, place) for place in places]
+    controls = Controls(engine)
+    worst_first = sorted(range(len(found)), key=lambda index: _badness(found[index]), reverse=True)
+    for index in worst_first[:CONTROLLED]:
+        found[index] = controls.check(found[index], places[index])
+    controls.close()
+    divergences = [_divergence(engine, place, one, noise.tau) for place, one in zip(places, found, strict=True)]
+    # repeats and other loads of a prompt tell nothing new about a rate
+    first = {
+        id(one): other
+        for one, other in pairs
+        if one["repeat"] == 0 and one["concurrency"] == pairs[0][0]["concurrency"]
+    }
+    at = {id(place.target_only): place.at + 1 for place in places}
+    compared = sum(at.get(name, len(other["token_ids"])) for name, other in first.items())
+    ties = sum(
+        id(place.target_only) in first and one.kind in ("OK", "TIE") for place, one in zip(places, found, strict=True)
+    )
+    p_value = rate_p_value(ties, compared, noise.flips, noise.positions)
+    reasons, outcome = _reasons(engine, noise, found, p_value)
+    judged = GreedyTriage(
+        tau=noise.tau,
+        noise=noise.noise,
+        ulp_floor=noise.floor,
+        cap=noise.cap,
+        noise_positions=noise.positions,
+        target_flips=noise.flips,
+        compared=compared,
+        ties=ties,
+        tie_rate=ties / compared if compared else None,
+        target_flip_rate=noise.flips / noise.positions if noise.positions else None,
+        rate_p_value=p_value,
+        controlled=min(CONTROLLED, len(found)),
+        gap_histogram=_histogram([one.gap for one in found if one.gap is not None], noise.tau),
+        worst=divergences[max(range(len(found)), key=lambda index: _badness(found[index]))],
+        reasons=reasons,
+    )
+    return divergences, judged, outcome
+
+
+def rate_p_value(ties: int, compared: int, flips: int, positions: int) -> float | None:
+    """
+    Return the chance of so many ties or more if their rate were twice the target's own rate of flips.
+
+    Given the sum of two Poisson counts, one of them is binomial. None: the target's own rate was not measured.
+    """
+    if not positions or not compared:
+        return None
+    share = RATE_FACTOR * compared / (RATE_FACTOR * compared + positions)
+    return float(binom.sf(ties - 1, ties + flips, share))
+
+
+def _reasons(
+    engine: EngineProtocol, noise: NoiseFloor, found: Sequence[Finding], p_value: float | None
+) -> tuple[list[str], Outcome]:
+    defects = sorted({one.cause for one in found if one.is_defect})
+    vanished = sum(one.kind == "DEFECT" and not one.is_defect for one in found)
+    unexplained = sum(one.is_open for one in found) - vanished
+    reasons = [f"defect: {cause}" for cause in defects]
+    if vanished:
+        reasons.append(f"{vanished} beyond tau, and gone in float32")
+    if unexplained:
+        reasons.append(f"{unexplained} not explained by the passes that were run")
+    if noise.noise is None:
+        reasons.append("the target's own noise was not measured, so its cap was used")
+    if noise.too_large:
+        reasons.append(
+            f"the target's own noise, {noise.noise:.3g} logits, is above {noise.cap:g}: it may not excuse so much"
+        )
+    if p_value is not None and p_value < ALPHA:
+        reasons.append(f"ties are more than twice as frequent as the target's own flips (p = {p_value:.2g})")
+    if engine.capabilities.claim == "lossy":
+        return [*reasons, "the engine is lossy by its own account"], "INCONCLUSIVE"
+    if defects:
+        return reasons, "FAIL"
+    return reasons, "INCONCLUSIVE" if reasons else "PASS"
+
+
+def _badness(found: Finding) -> tuple[bool, bool, float]:
+    return found.kind == "DEFECT", found.is_open, math.inf if found.regret is None else found.regret
+
+
+def _histogram(gaps: Sequence[float], tau: float) -> list[tuple[float | None, int]]:
+    edges = [edge * tau for edge in EDGES]
+    bins = [sum(gap > edge for edge in edges) for gap in gaps]
+    return [(edge, bins.count(index)) for index, edge in enumerate([*edges, None])]
+
+
+def _divergence(engine: EngineProtocol, place: Place, found: Finding, tau: float | None) -> Divergence:
+    first, second = place.tokens
+    strict = "the engine claims bitwise equality: a defect" if engine.capabilities.claim in STRICT else ""
+    return Divergence(
+        prompt_id=place.target_only["prompt_id"],
+        category=place.target_only["category"],
+        position=place.at,
+        target_only_token=first,
+        speculative_token=second,
+        regret=found.regret,
+        note="; ".join(part for part in (strict, *found.notes) if part),
+        kind=found.kind,
+        cause=found.cause,
+        gap=found.gap,
+        tau=tau,
+        explained=found.explained,
+        confirmed=found.confirmed,
     )
