@@ -170,6 +170,22 @@ class GreedyResult(Part):
     triage: GreedyTriage | None = None
 
 
+class SmallestDeviation(Part):
+    """
+    What the tests of sampled output find with probability ``power`` if it is there, as total variation per token.
+
+    ``alpha`` is that of each test, after the correction for their number. ``one_direction``: a deviation along one of the
+    tested scores; ``any_direction``: along none of them, None where no context was visited often enough; ``by_place``: as
+    ``one_direction``, for tokens of one place in the round.
+    """
+
+    power: float
+    alpha: float
+    one_direction: float
+    any_direction: float | None
+    by_place: dict[str, float]
+
+
 class SampledResult(Part):
     """Law of the sampled speculative output against the exact target probabilities."""
 
@@ -186,6 +202,8 @@ class SampledResult(Part):
     strata: list[dict[str, Any]]
     reasons: list[str]
     tv_by_n: list[tuple[int, float, float]] = Field(description="(tokens, TV estimate, upper bound) as the run grew")
+    tests: list[dict[str, Any]] = Field(default=[], description="none where the run was stopped before its end")
+    smallest_deviation: SmallestDeviation | None = None
 
 
 class ControlResult(Part):

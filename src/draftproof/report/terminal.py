@@ -154,6 +154,9 @@ def _equivalence(equivalence: Equivalence | None) -> list[tuple[str, str]]:
         told = f"sampled {sampled.outcome}: total variation upper bound {words.number(sampled.tv_upper_bound)}"
         told += f" (delta {sampled.delta:g}), p-value {words.number(sampled.p_value)}, {sampled.tokens} tokens"
         lines.append((told, _RESULT_STYLES[sampled.outcome]))
+        if sampled.smallest_deviation is not None:
+            told = words.smallest_seen(sampled.smallest_deviation)
+            lines.append((f"smallest deviation that this run could have seen: {told}", ""))
     wrong = [control.name for control in equivalence.controls if not control.behaved]
     if not equivalence.controls:
         lines.append((f"controls: {words.NOT_MEASURED}", ""))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from draftproof.evidence import GreedyResult, Interval, VerdictName
+from draftproof.evidence import GreedyResult, Interval, SmallestDeviation, VerdictName
 
 NOT_MEASURED = "not measured"
 NOT_ESTIMABLE = "not estimable"
@@ -63,6 +63,16 @@ def number(value: float | None) -> str:
         return f"{value:.3g}"
     digits = 0 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
+
+
+def smallest_seen(deviation: SmallestDeviation | None) -> str:
+    """The smallest deviation of the sampled law that a run could have seen."""
+    if deviation is None:
+        return NOT_ESTIMABLE
+    told = f"total variation {number(deviation.one_direction)} along a tested score"
+    if deviation.any_direction is not None:
+        told += f", {number(deviation.any_direction)} in any direction"
+    return f"{told}, each with probability {deviation.power:g}"
 
 
 def times(ratio: float | None) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp, xlogy
 
+DEFAULT_CONCENTRATIONS = (20.0, 100.0, 500.0)
 DEFAULT_LAMBDAS = (-0.4, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 _MAX_LOG = float(np.log(np.finfo(np.float64).max))
@@ -49,6 +50,91 @@ def betting_e_value(g: ArrayLike, lambdas: Sequence[float] = DEFAULT_LAMBDAS) ->
     .. [1] Ramdas, Grunwald, Vovk, Shafer, "Game-theoretic statistics and safe anytime-valid inference", 2023,
        arXiv:2210.01948.
     """
+    steps, stakes = _checked(g, lambdas)
+    log_wealth = np.cumsum(np.log1p(stakes[:, None] * steps[None, :]), axis=1)
+    log_mean = np.asarray(logsumexp(log_wealth, axis=0), dtype=np.float64) - np.log(stakes.size)
+    running: NDArray[np.float64] = np.exp(np.minimum(log_mean, _MAX_LOG))
+    return running
+
+
+def log_wealth(g: ArrayLike, lambdas: Sequence[float] = DEFAULT_LAMBDAS) -> NDArray[np.float64]:
+    """
+    Return what one more block of tokens adds to the log wealth of each bettor of `betting_e_value`.
+
+    Parameters
+    ----------
+    g, lambdas
+        As for `betting_e_value`. The bound that ``g`` was divided by may differ from token to token, if it was fixed
+        before the token.
+
+    Returns
+    -------
+    ndarray, shape (L,), float64
+        ``sum log(1 + lambda * g)`` for each stake; sums of blocks are those of the whole.
+
+    Raises
+    ------
+    ValueError
+        As for `betting_e_value`.
+    """
+    steps, stakes = _checked(g, lambdas)
+    added: NDArray[np.float64] = np.log1p(stakes[:, None] * steps[None, :]).sum(axis=1)
+    return added
+
+
+def dirichlet_log_e_value(counts: ArrayLike, probs: ArrayLike, concentration: float) -> NDArray[np.float64]:
+    """
+    Return the log e-value of each context against the null that its tokens were drawn from its law.
+
+    Parameters
+    ----------
+    counts : array_like, shape (C, m)
+        How often each cell came in each context, so far.
+    probs : array_like, shape (C, m)
+        The law of each context; rows sum to 1.
+    concentration : float, above 0
+        ``A``: the alternative is centred on the law, the closer the larger A is.
+
+    Returns
+    -------
+    ndarray, shape (C,), float64
+        Add them over contexts for the log e-value of a run. Infinite where a cell of probability zero came.
+
+    Raises
+    ------
+    ValueError
+        The shapes differ, an entry is negative, or the concentration is not above 0.
+
+    Notes
+    -----
+    The likelihood ratio of a Dirichlet-multinomial mixture to the law [1]_,
+    ``lnG(A) - lnG(A + n) + sum_c [lnG(A p_c + n_c) - lnG(A p_c) - n_c ln p_c]``. It depends on the counts alone, and as a
+    process in the tokens it is a non-negative martingale that starts at 1. Cost: O(C m).
+    Held by: tests/stats/test_stats_evalue.py.
+
+    References
+    ----------
+    .. [1] Lindon, Malek, "Anytime-valid inference for multinomial count data", 2022, arXiv:2011.03567.
+
+    Examples
+    --------
+    >>> np.exp(dirichlet_log_e_value([[1, 0], [2, 0]], [[0.5, 0.5], [0.5, 0.5]], 2.0)).round(6)
+    array([1.      , 1.333333])
+    """
+    seen, laws = np.asarray(counts, dtype=np.float64), np.asarray(probs, dtype=np.float64)
+    if seen.ndim != 2 or seen.shape != laws.shape:
+        raise ValueError(f"counts and probs must have one shape (C, m), got {seen.shape} and {laws.shape}")
+    if not (seen >= 0.0).all() or not (laws >= 0.0).all() or not concentration > 0.0:
+        raise ValueError("counts and probs must not be negative, and the concentration must be above 0")
+    possible = laws > 0.0
+    prior = np.where(possible, concentration * laws, 1.0)
+    gained = gammaln(prior + seen) - gammaln(prior) - xlogy(seen, np.where(possible, laws, 1.0))
+    gained = np.where(possible, gained, np.where(seen > 0.0, np.inf, 0.0))
+    total: NDArray[np.float64] = gained.sum(axis=1) + gammaln(concentration) - gammaln(concentration + seen.sum(axis=1))
+    return total
+
+
+def _checked(g: ArrayLike, lambdas: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     steps = np.asarray(g, dtype=np.float64)
     stakes = np.asarray(lambdas, dtype=np.float64)
     if steps.ndim != 1:
@@ -57,7 +143,4 @@ def betting_e_value(g: ArrayLike, lambdas: Sequence[float] = DEFAULT_LAMBDAS) ->
         raise ValueError("g must be in the interval [-1, 1]; divide the score by its bound")
     if stakes.ndim != 1 or stakes.size == 0 or not (np.abs(stakes) < 1.0).all():
         raise ValueError(f"lambdas must be at least one number in the interval -1 < lambda < 1, got {lambdas}")
-    log_wealth = np.cumsum(np.log1p(stakes[:, None] * steps[None, :]), axis=1)
-    log_mean = np.asarray(logsumexp(log_wealth, axis=0), dtype=np.float64) - np.log(stakes.size)
-    running: NDArray[np.float64] = np.exp(np.minimum(log_mean, _MAX_LOG))
-    return running
+    return steps, stakes

@@ -32,6 +32,7 @@ class Chi2Result:
     statistic: float | None
     df: int
     p_value: float | None
+    tokens: int = 0  # in the contexts that were used
 
 
 def score_test(h_observed: ArrayLike, h_mean: ArrayLike, h_variance: ArrayLike) -> ScoreResult:
@@ -204,4 +205,5 @@ def _pearson(counts: NDArray[np.float64], expected: NDArray[np.float64]) -> Chi2
     per_context = ((cell_counts - cell_expected) ** 2 / cell_expected).sum(axis=1)
     per_context += (other_counts - other_expected) ** 2 / np.where(has_other, other_expected, np.inf)
     statistic = float(per_context[usable].sum())
-    return Chi2Result(statistic=statistic, df=df, p_value=float(chi2.sf(statistic, df)))
+    tokens = int(counts[usable].sum())
+    return Chi2Result(statistic=statistic, df=df, p_value=float(chi2.sf(statistic, df)), tokens=tokens)

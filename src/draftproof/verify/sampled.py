@@ -5,7 +5,8 @@ A fixed prompt, a small allowed vocabulary, many seeds. Every token is judged by
 its own prefix, which an independent pass of the plain model gives; the speculative pass never judges itself.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,14 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.engines.base import EngineProtocol
-from draftproof.evidence import ControlResult, Outcome, SampledResult
+from draftproof.evidence import ControlResult, Outcome, SampledResult, SmallestDeviation
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
-from draftproof.stats.goodness import holm, pooled_chi2, score_test
+from draftproof.stats.goodness import pooled_chi2
+from draftproof.stats.power import POWER, smallest_tv_of_chi2, smallest_tv_of_score
 from draftproof.stats.variation import pooled_tv
+from draftproof.verify.battery import NamedResult, examine
 from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS
+from draftproof.verify.eprocess import EProcess
+from draftproof.verify.log import UNKNOWN, TokenLog, joined, outcomes_before, places
 
 SCORE_BATCH = 32
+BATCHES_PER_BLOCK = 4
+SHARES = 2  # of alpha_fail: one for the e-process, one for the tests at the end
 PLACES = ("plain", "draft 1", "draft 2+", "bonus")
 Array = npt.NDArray[np.float64]
 Advance = Callable[[int], None]
@@ -53,16 +60,6 @@ class Forbidden(Exception):
     """A token that the request did not allow was generated: whatever else was seen, that is not the target's law."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLog:
-    """One entry per generated token: its cell, the law over the cells, its prefix and its place in the round."""
-
-    cells: npt.NDArray[np.int64]
-    laws: Array
-    contexts: npt.NDArray[np.int64]
-    strata: list[str]
-
-
 def verify_sampled(
     engine: EngineProtocol, design: SampledDesign, advance: Advance
 ) -> tuple[SampledResult, list[ControlResult]]:
@@ -72,13 +69,15 @@ def verify_sampled(
     Returns
     -------
     SampledResult, list of ControlResult
-        PASS needs: nothing rejected at ``alpha_fail`` (Holm over all tests), the upper bound on the total variation
-        below ``delta``, every stratum covered and its bound below ``delta_stratum``, and controls that behaved.
+        PASS needs: nothing rejected at ``alpha_fail``, the upper bound on the total variation below ``delta``, every
+        stratum covered and its bound below ``delta_stratum``, and controls that behaved.
 
     Notes
     -----
-    Tests: pooled chi-square over (prefix, token) cells; martingale score tests of the log-probability and of the
-    top-1 indicator, overall and per place in the round. Bound: Azuma with a union over the sets of cells.
+    ``alpha_fail`` is shared evenly by two judges: an e-process that looks after every block of sequences and may stop the
+    run with FAIL (`verify.eprocess`), and the tests of the whole log, adjusted by Holm (`verify.battery`), which are run
+    only if nothing stopped it. ``p_value`` is twice the smaller of the two. Bound: Azuma with a union over the sets of
+    cells.
     """
     worker = engine.sibling(max_batch=design.batch, max_len=len(design.prompt_token_ids) + design.tokens)
     configuration = {
@@ -103,13 +102,23 @@ def verify_sampled(
         tv_by_n=[],
         **registered,
     )
+    process = EProcess()
+    limit = math.log(SHARES / design.alpha_fail)
     try:
-        log = collect(worker, design, design.sequences, design.seed, advance)
+        log = collect(
+            worker, design, design.sequences, design.seed, advance, stop=lambda block: process.update(block) >= limit
+        )
     except EngineFailed as failure:
         return unread.model_copy(update={"reasons": [str(failure)]}), []
     except Forbidden as defect:
         return unread.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
-    p_value, smallest = judge(log)
+    sequences = len(log.cells) // design.tokens
+    tests: list[NamedResult] = []
+    p_value = min(1.0, SHARES * math.exp(-process.largest_log_e))
+    smallest = f"e-process after {sequences} of {design.sequences} sequences"
+    if process.largest_log_e < limit:
+        tests = examine(log)
+        p_value, smallest = min((p_value, smallest), (min(1.0, SHARES * _least(tests)[0]), _least(tests)[1]))
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     strata, reasons = [], []
     for name in PLACES if worker.capabilities.reports_rounds else ():
@@ -137,6 +146,7 @@ def verify_sampled(
     result = unread.model_copy(
         update={
             "outcome": outcome,
+            "sequences": sequences,
             "tokens": whole.tokens,
             "tv_estimate": whole.estimate,
             "tv_upper_bound": whole.upper_bound,
@@ -144,28 +154,47 @@ def verify_sampled(
             "strata": strata,
             "reasons": reasons,
             "tv_by_n": [(n, item.estimate or 0.0, item.upper_bound or 1.0) for n, item in curve],
+            "tests": [_row(item) for item in tests],
+            "smallest_deviation": smallest_deviation(log, tests, design.alpha_fail) if tests else None,
         }
     )
     return result, controls
 
 
 def judge(log: TokenLog) -> tuple[float, str]:
-    """Return the smallest p value, adjusted by Holm over all tests, and the name of its test."""
-    tests = {"chi-square over (prefix, token) cells": pooled_chi2(log.contexts, log.cells, log.laws).p_value}
-    logs = np.log(np.maximum(log.laws, 1e-300))
-    top = (log.laws == log.laws.max(axis=1, keepdims=True)).astype(np.float64)
-    at = np.arange(len(log.cells))
-    for name, h in (("log-probability", logs), ("top-1", top)):
-        mean = (log.laws * h).sum(axis=1)
-        variance = (log.laws * (h - mean[:, None]) ** 2).sum(axis=1)
-        for stratum in ("", *sorted(set(log.strata))):
-            chosen = np.array([not stratum or item == stratum for item in log.strata])
-            result = score_test(h[at, log.cells][chosen], mean[chosen], variance[chosen])
-            tests[f"score of {name}" + (f" at '{stratum}'" if stratum else "")] = result.p_value
-    known = {name: value for name, value in tests.items() if value is not None}
-    adjusted = holm(list(known.values()))
-    best = int(np.argmin(adjusted))
-    return float(adjusted[best]), list(known)[best]
+    """Return the smallest p value, adjusted by Holm over all tests of `battery.examine`, and the name of its test."""
+    return _least(examine(log))
+
+
+def _least(tests: Sequence[NamedResult]) -> tuple[float, str]:
+    least = min((item for item in tests if item.adjusted is not None), key=lambda item: (item.adjusted, item.p_value))
+    return least.adjusted or 0.0, least.title
+
+
+def smallest_deviation(log: TokenLog, tests: Sequence[NamedResult], alpha_fail: float) -> SmallestDeviation:
+    """Return what tests of this size find with power 0.9 if each is adjusted for the number of all of them."""
+    alpha = alpha_fail / SHARES / sum(item.p_value is not None for item in tests)
+    table = pooled_chi2(log.contexts, log.cells, log.laws)
+    return SmallestDeviation(
+        power=POWER,
+        alpha=alpha,
+        one_direction=smallest_tv_of_score(len(log.cells), alpha),
+        any_direction=smallest_tv_of_chi2(table.tokens, table.df, alpha) if table.df else None,
+        by_place={
+            place: smallest_tv_of_score(log.strata.count(place), alpha) for place in PLACES if place in log.strata
+        },
+    )
+
+
+def _row(item: NamedResult) -> dict[str, Any]:
+    return {
+        "test": item.name,
+        "tokens of": item.stratum or "all",
+        "n": item.n,
+        "statistic": item.statistic,
+        "p value": item.p_value,
+        "adjusted": item.adjusted,
+    }
 
 
 def collect(
@@ -177,9 +206,12 @@ def collect(
     *,
     speculate: bool = True,
     alter: Callable[[SamplingParams], SamplingParams] = lambda params: params,
+    stop: Callable[[TokenLog], bool] | None = None,
 ) -> TokenLog:
     """
     Generate, then score each distinct sequence once with the plain model.
+
+    With ``stop``, in blocks in the order of the sequences' seeds: it is asked after each, and True leaves out the rest.
 
     Raises
     ------
@@ -188,25 +220,43 @@ def collect(
     Forbidden
         A token came that was not allowed.
     """
-    params = [
-        alter(
-            SamplingParams(
-                max_tokens=design.tokens,
-                temperature=design.temperature,
-                seed=seed * 1_000_003 + index,
-                ignore_eos=True,
-                allowed_token_ids=design.allowed_token_ids,
+    size = sequences if stop is None else BATCHES_PER_BLOCK * design.batch
+    contexts: dict[tuple[int, ...], int] = {}
+    laws: dict[tuple[int, ...], Array] = {}
+    blocks: list[TokenLog] = []
+    for start in range(0, sequences, size):
+        params = [
+            alter(
+                SamplingParams(
+                    max_tokens=design.tokens,
+                    temperature=design.temperature,
+                    seed=seed * 1_000_003 + index,
+                    ignore_eos=True,
+                    allowed_token_ids=design.allowed_token_ids,
+                )
             )
-        )
-        for index in range(sequences)
-    ]
+            for index in range(start, min(start + size, sequences))
+        ]
+        completions = _generate(worker, design, params, advance, speculate)
+        laws.update(_laws(worker, design, {item.token_ids for item in completions} - laws.keys()))
+        blocks.append(_log(worker, design, completions, start, contexts, laws))
+        if stop is not None and stop(blocks[-1]):
+            advance(sequences - start - len(completions))
+            break
+    return joined(blocks)
+
+
+def _generate(
+    worker: EngineProtocol, design: SampledDesign, params: Sequence[SamplingParams], advance: Advance, speculate: bool
+) -> list[Completion]:
+    sequences = len(params)
     prompts: list[Sequence[int]] = [design.prompt_token_ids] * sequences
     completions = worker.generate(prompts, params, speculate=speculate, on_completion=lambda index, done: advance(1))
     failed = [completion.error for completion in completions if completion.error]
     if failed:
         raise EngineFailed(f"{len(failed)} of {sequences} requests ended with an error: {failed[0]}")
-    cell_of = {token_id: cell for cell, token_id in enumerate(design.allowed_token_ids)}
-    strange = [token for completion in completions for token in completion.token_ids if token not in cell_of]
+    allowed = set(design.allowed_token_ids)
+    strange = [token for completion in completions for token in completion.token_ids if token not in allowed]
     if strange:
         raise Forbidden(f"{len(strange)} generated tokens were not among those allowed, the first is id {strange[0]}")
     lengths = {len(completion.token_ids) for completion in completions}
@@ -214,39 +264,43 @@ def collect(
         raise EngineFailed(
             f"requests ended after {min(lengths)} to {max(lengths)} tokens, {design.tokens} were asked for"
         )
-    laws = _laws(worker, design, [completion.token_ids for completion in completions])
-    contexts: dict[tuple[int, ...], int] = {}
-    cells: list[int] = []
-    rows: list[Array] = []
-    context_ids: list[int] = []
-    strata: list[str] = []
-    for completion in completions:
-        strata.extend(places(completion) or ["unknown"] * len(completion.token_ids))
-        for index, token_id in enumerate(completion.token_ids):
-            cells.append(cell_of[token_id])
-            rows.append(laws[completion.token_ids][index])
-            context_ids.append(contexts.setdefault(completion.token_ids[:index], len(contexts)))
-    return TokenLog(cells=np.array(cells), laws=np.array(rows), contexts=np.array(context_ids), strata=strata)
+    return completions
 
 
-def places(completion: Completion) -> list[str]:
-    """Name each token's place in its round. Reaching a place depends on the past only, so each is a fair stratum."""
-    names: list[str] = []
-    for item in completion.rounds:
-        for offset in range(item.emitted):
-            if not item.num_proposed:
-                names.append("plain")
-            elif offset == item.num_proposed:
-                names.append("bonus")
-            else:
-                names.append("draft 1" if offset == 0 else "draft 2+")
-    return names
+def _log(
+    worker: EngineProtocol,
+    design: SampledDesign,
+    completions: Sequence[Completion],
+    start: int,
+    contexts: dict[tuple[int, ...], int],
+    laws: dict[tuple[int, ...], Array],
+) -> TokenLog:
+    """Return a block as a log; a prefix that is new gets the next number in ``contexts``."""
+    cell_of = {token_id: cell for cell, token_id in enumerate(design.allowed_token_ids)}
+    count = len(completions)
+    unknown = [UNKNOWN] * design.tokens
+    return TokenLog(
+        cells=np.array([cell_of[token_id] for item in completions for token_id in item.token_ids]),
+        laws=np.concatenate([laws[item.token_ids] for item in completions]),
+        contexts=np.array(
+            [
+                contexts.setdefault(item.token_ids[:index], len(contexts))
+                for item in completions
+                for index in range(design.tokens)
+            ]
+        ),
+        strata=[place for item in completions for place in places(item) or unknown],
+        sequences=np.repeat(np.arange(start, start + count), design.tokens),
+        positions=np.tile(np.arange(design.tokens), count),
+        after=[outcome for item in completions for outcome in outcomes_before(item) or unknown],
+        num_speculative_tokens=worker.capabilities.num_speculative_tokens,
+    )
 
 
 def _laws(
-    worker: EngineProtocol, design: SampledDesign, sequences: Sequence[tuple[int, ...]]
+    worker: EngineProtocol, design: SampledDesign, sequences: Iterable[tuple[int, ...]]
 ) -> dict[tuple[int, ...], Array]:
-    distinct = sorted(set(sequences))
+    distinct = sorted(sequences)
     allowed = np.array(design.allowed_token_ids)
     result: dict[tuple[int, ...], Array] = {}
     for start in range(0, len(distinct), SCORE_BATCH):
