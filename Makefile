@@ -7,7 +7,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench exactness soak clean
+.PHONY: help install demo test check bench exactness calibration soak clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make check    lint, format, types, import layers"
 	@echo "make bench    measure this machine and write bench.json"
 	@echo "make exactness  both arms token for token on the real model (under 30 minutes)"
+	@echo "make calibration  how often the sampled check finds planted defects and blames what is right (under 20 minutes)"
 	@echo "make soak     5,000 random requests, cancels and failures on a tiny model; 50 kills of a study"
 	@echo "make clean    remove .venv, caches and runs/demo"
 	@echo
@@ -63,6 +64,9 @@ bench: .venv/.installed
 
 exactness: .venv/.installed
 	@$(BIN)/python scripts/exactness.py
+
+calibration: .venv/.installed
+	@OMP_NUM_THREADS=1 $(BIN)/python scripts/calibration.py
 
 soak: .venv/.dev
 	@$(BIN)/pytest tests/soak --soak-requests 5000 --soak-kills 50

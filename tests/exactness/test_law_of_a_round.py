@@ -37,6 +37,7 @@ from support.rational import (
     as_tensor,
     cells,
     drafts_of,
+    every_draft,
     law_of_target,
     measured_law,
     rational_residual,
@@ -138,20 +139,6 @@ def test_a_round_has_exactly_the_targets_law(kind: str) -> None:
         lengths.update(set(proposal.num_tokens.tolist()))
     assert lengths[1] > 50 and lengths[K] > 50
     assert (lengths[0] > 20) == (kind in ("cross-tokenizer", "confidence-stop", "point-mass"))
-
-
-def every_draft(toy: Toy) -> tuple[Proposal, list[Fraction]]:
-    """All drafts of K tokens that the toy's draft can draw, and how likely each is."""
-    drafts = list(product(range(toy.size), repeat=K))
-    laws = [[toy.draft[draft[:place]] for place in range(K)] for draft in drafts]
-    weights = [law[0][draft[0]] * law[1][draft[1]] for draft, law in zip(drafts, laws, strict=True)]
-    likely = [row for row, weight in enumerate(weights) if weight]
-    proposal = Proposal(
-        token_ids=torch.tensor([drafts[row] for row in likely]),
-        num_tokens=torch.full((len(likely),), K),
-        probs=torch.stack([torch.stack([as_tensor(law) for law in laws[row]]) for row in likely]),
-    )
-    return proposal, [weights[row] for row in likely]
 
 
 def every_lookup(toy: Toy) -> list[tuple[Proposal, list[Fraction]]]:

@@ -108,6 +108,20 @@ def law_of_target(target: dict[Tokens, Law], size: int) -> dict[Tokens, Fraction
     return law
 
 
+def every_draft(toy: Toy) -> tuple[Proposal, list[Fraction]]:
+    """All drafts of K tokens that the toy's draft can draw, and how likely each is."""
+    drafts = list(product(range(toy.size), repeat=K))
+    laws = [[toy.draft[draft[:place]] for place in range(K)] for draft in drafts]
+    weights = [law[0][draft[0]] * law[1][draft[1]] for draft, law in zip(drafts, laws, strict=True)]
+    likely = [row for row, weight in enumerate(weights) if weight]
+    proposal = Proposal(
+        token_ids=torch.tensor([drafts[row] for row in likely]),
+        num_tokens=torch.full((len(likely),), K),
+        probs=torch.stack([torch.stack([as_tensor(law) for law in laws[row]]) for row in likely]),
+    )
+    return proposal, [weights[row] for row in likely]
+
+
 class CellNoise:
     """Uniform numbers from tables: ``numbers[purpose]`` has a row for each seed and a column for each position."""
 
