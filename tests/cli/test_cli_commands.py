@@ -18,6 +18,7 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.main import app, main
 from draftproof.report import words
+from support.processes import begin
 from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study
 
 COMMANDS = ("demo", "run", "decide", "report", "check")
@@ -276,11 +277,6 @@ def test_wrong_usage_is_code_2_and_says_so(draftproof: Call, arguments: tuple[st
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
-def begin(study: Path, out: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "draftproof.cli.main", "run", str(study), "--out", str(out), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def interrupt_once(process: "subprocess.Popen[str]", ready: Callable[[], bool]) -> tuple[int, str]:
     """Send what Ctrl-C sends as soon as ``ready``, and return the exit code and what stood on stderr."""
     until = time.monotonic() + WAIT_S
@@ -292,6 +288,7 @@ def interrupt_once(process: "subprocess.Popen[str]", ready: Callable[[], bool]) 
         _, said = process.communicate(timeout=WAIT_S)
     finally:
         process.kill()
+        process.communicate()
     return process.returncode, said
 
 

@@ -1,7 +1,6 @@
 """A run that got Ctrl-C is gone on with by --resume, by another process."""
 
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -11,14 +10,10 @@ import pytest
 
 from draftproof import evidence as ev
 from draftproof.cli.main import main
+from support.processes import begin
 from support.scripted import WITHOUT_SAMPLED, json_lines, write_study
 
 WAIT_S = 120
-
-
-def begin(study: Path, out: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "draftproof.cli.main", "run", str(study), "--out", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +31,7 @@ def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, monkeypatch: pyte
         _, said = process.communicate(timeout=WAIT_S)
     finally:
         process.kill()
+        process.communicate()
     assert process.returncode == 130 and said.count("\n") == 1 and "--resume" in said
     stored = json_lines(out / "requests.jsonl")
     assert 12 <= len(stored) < 72 and not (out / "evidence.json").exists()

@@ -9,7 +9,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,10 @@ from typing import Any
 import pytest
 
 from draftproof import evidence as ev
+from support.processes import begin
 from support.scripted import WITHOUT_SAMPLED, json_lines, write_study
 
 WAIT_S = 120
-
-
-def start(study: Path, out: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "draftproof.cli.main", "run", str(study), "--out", str(out), "--resume"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def end(process: "subprocess.Popen[str]") -> None:
@@ -51,14 +46,14 @@ def test_a_study_that_is_killed_again_and_again_ends_as_an_uninterrupted_one(
     dice, kills = random.Random(8), pytestconfig.getoption("--soak-kills")
     tables = {"workload": {"max_tokens": 60, "concurrency": [1, 3]}, **WITHOUT_SAMPLED}
     study, reference = write_study(tmp_path, count=20, **tables), tmp_path / "reference"
-    end(start(study, reference))
+    end(begin(study, reference))
     expected, size = tokens(reference), (reference / "requests.jsonl").stat().st_size
     killed = round_number = 0
     while killed < kills:
         out, round_number = tmp_path / f"out{round_number}", round_number + 1
         for moment in sorted(dice.uniform(0, size) for _ in range(min(5, kills - killed))):
             before = whole_lines(out / "requests.jsonl")
-            process = start(study, out)
+            process = begin(study, out, "--resume")
             until = time.monotonic() + WAIT_S
             stored = out / "requests.jsonl"
             while process.poll() is None and not (stored.exists() and stored.stat().st_size >= moment):
@@ -72,7 +67,7 @@ def test_a_study_that_is_killed_again_and_again_ends_as_an_uninterrupted_one(
             after = whole_lines(stored)
             finished = {r["prompt_id"] for r in before if r["block"] == "A2" and r["concurrency"] == 1}
             assert finished <= {r["prompt_id"] for r in after if r["block"] == "A2" and r["concurrency"] == 1}
-        end(start(study, out))
+        end(begin(study, out, "--resume"))
         assert tokens(out) == expected
         one, other = (ev.load(folder / "evidence.json") for folder in (reference, out))
         assert one.equivalence == other.equivalence and one.study.hash == other.study.hash
