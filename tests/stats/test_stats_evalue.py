@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from draftproof.stats.evalue import DEFAULT_LAMBDAS, betting_e_value
+from draftproof.stats.evalue import (
+    DEFAULT_CONCENTRATIONS,
+    DEFAULT_LAMBDAS,
+    betting_e_value,
+    dirichlet_log_e_value,
+    log_wealth,
+)
 
 
 def test_running_value_equals_the_mean_of_plain_products() -> None:
@@ -64,3 +70,57 @@ def test_scores_outside_their_interval_are_refused(value: float) -> None:
 def test_stakes_that_can_ruin_are_refused(stakes: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="-1 < lambda < 1"):
         betting_e_value([0.0], stakes)
+
+
+# --- blocks and mixtures ----------------------------------------------------------------------------------------------
+
+
+def test_log_wealth_of_blocks_adds_up_to_the_running_value() -> None:
+    g = np.random.default_rng(4).uniform(-1.0, 1.0, size=60)
+    added = log_wealth(g[:25]) + log_wealth(g[25:])
+    assert np.exp(added).mean() == pytest.approx(betting_e_value(g)[-1])
+    assert log_wealth([]).tolist() == [0.0] * len(DEFAULT_LAMBDAS)
+
+
+def test_the_mixture_is_the_product_of_its_predictions() -> None:
+    """Cells one after the other: (A p_c + n_c) / (A + n) over p_c, in plain arithmetic; order does not matter."""
+    law, concentration = np.array([0.5, 0.3, 0.2]), 7.0
+    cells = np.random.default_rng(5).integers(0, 3, size=40)
+    value, counts = 1.0, np.zeros(3)
+    for cell in cells:
+        value *= (concentration * law[cell] + counts[cell]) / (concentration + counts.sum()) / law[cell]
+        counts[cell] += 1
+    assert dirichlet_log_e_value([counts], [law], concentration)[0] == pytest.approx(np.log(value))
+    assert dirichlet_log_e_value([[0, 0, 0]], [law], concentration)[0] == 0.0
+
+
+@pytest.mark.parametrize("concentration", DEFAULT_CONCENTRATIONS)
+def test_looking_at_the_mixture_after_every_token_keeps_the_false_alarm_rate(concentration: float) -> None:
+    """4,000 correct runs of 300 tokens, alpha = .05. Ville: at most 5 % ever reach 20; false alarm <= 1e-6."""
+    law = np.array([0.6, 0.25, 0.1, 0.05])
+    runs = np.random.default_rng(6).choice(4, size=(4000, 300), p=law)
+    alarms, counts = np.zeros(4000, dtype=bool), np.zeros((4000, 4))
+    for cells in runs.T:
+        counts[np.arange(4000), cells] += 1
+        alarms |= dirichlet_log_e_value(counts, np.tile(law, (4000, 1)), concentration) >= np.log(20.0)
+    assert alarms.sum() <= binom.ppf(1 - 1e-6, 4000, 0.05)
+
+
+def test_the_mixture_finds_a_wrong_law() -> None:
+    """Evenly drawn cells of an uneven law: Kullback-Leibler .13 per token, so log e of about 130 at 1,000 tokens."""
+    counts = np.random.default_rng(7).multinomial(1000, [0.25] * 4)
+    assert dirichlet_log_e_value([counts], [[0.4, 0.3, 0.2, 0.1]], 20.0)[0] > 80
+
+
+def test_a_cell_of_probability_zero_is_proof() -> None:
+    found = dirichlet_log_e_value([[3, 1], [4, 0]], [[1.0, 0.0], [1.0, 0.0]], 20.0)
+    assert found[0] == np.inf and found[1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_bad_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="one shape"):
+        dirichlet_log_e_value([[1, 2]], [[1.0]], 20.0)
+    with pytest.raises(ValueError, match="must not be negative"):
+        dirichlet_log_e_value([[-1, 2]], [[0.5, 0.5]], 20.0)
+    with pytest.raises(ValueError, match="above 0"):
+        dirichlet_log_e_value([[1, 2]], [[0.5, 0.5]], 0.0)
