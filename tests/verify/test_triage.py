@@ -187,10 +187,13 @@ def test_only_the_worst_differences_get_the_control_arms(monkeypatch: pytest.Mon
 def test_without_passes_to_replay_a_tie_stays_open() -> None:
     engine = toy_engine(dtype="bfloat16", base=22.0, change=other_rounding)
     records, prompts = compared_records(engine)
-    # as of an engine that tells neither its rounds nor its passes
-    silent = [item | {"rounds": []} for item in records]
+    # as of an engine that tells neither its rounds nor its passes; the arms change places, since the judge, which
+    # scores several rows at once, is of one mind with a block
+    places = {"A1": "B", "A2": "B2", "B": "A1"}
+    silent = [item | {"rounds": [], "block": places[item["block"]]} for item in records]
     found = compare_greedy(engine, silent, prompts)
     assert found.outcome == "INCONCLUSIVE" and {one.explained for one in found.divergences} == {None}
+    assert "TIE" in {one.kind for one in found.divergences}
     assert found.triage is not None and any("not explained" in reason for reason in found.triage.reasons)
 
 
