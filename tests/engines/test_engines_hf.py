@@ -25,7 +25,8 @@ from draftproof.records import Completion
 from draftproof.request import SamplingParams
 from draftproof.sampling.accept import rejection
 from draftproof.sampling.law import token_law
-from support.toy_models import VOCAB, judge, tiny_llama
+from support.toy_models import VOCAB, first_layers, judge, tiny_llama
+from support.toy_tokenizers import byte_level
 
 PROMPT = [3, 4, 5, 3, 4, 5, 3, 4]
 EOS = 1
@@ -419,6 +420,24 @@ def test_scores_are_the_plain_model_s_logits() -> None:
             with torch.no_grad():
                 expected = model(input_ids=torch.tensor([PROMPT + tail[:index]]), use_cache=False).logits[0, -1]
             np.testing.assert_allclose(row[index], expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_draft_model_proposes_k_tokens_in_place_of_prompt_lookup(tmp_path, truth: list[int]) -> None:
+    target, draft, stranger = (tmp_path / name for name in ("target", "draft", "stranger"))
+    model_with_eos().save_pretrained(target)
+    for folder, tokenizer in ((target, word_tokenizer()), (draft, word_tokenizer()), (stranger, byte_level())):
+        tokenizer.save_pretrained(folder)
+    for folder in (draft, stranger):
+        first_layers(tiny_llama(), 1).save_pretrained(folder)
+    engine = HfEngine.from_pretrained(str(target), draft=str(draft), num_speculative_tokens=3, dtype="float64")
+    plain, speculative = (one(engine, greedy(), speculate) for speculate in (False, True))
+    assert list(plain.token_ids) == list(speculative.token_ids) == truth
+    assert set(plain.pass_widths) == {1} and max(speculative.pass_widths) == 4
+    assert len(speculative.pass_widths) == len(speculative.chunks)
+    weights = engine.memory()
+    assert weights["draft_weights"] is not None and weights["draft_weights"] < weights["target_weights"]
+    with pytest.raises(ModelError, match="another tokenizer"):
+        HfEngine.from_pretrained(str(target), draft=str(stranger), dtype="float64")
 
 
 def test_the_engine_says_what_it_can_do(tmp_path) -> None:

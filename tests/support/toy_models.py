@@ -1,5 +1,6 @@
 """Tiny random models, a proposer that is told what to propose, and the judge."""
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -42,6 +43,16 @@ def judge(model, prompt: Sequence[int], count: int) -> list[int]:
             logits = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
         tokens.append(int(logits.argmax()))
     return tokens[len(prompt) :]
+
+
+def first_layers(model, count: int):
+    """A draft made of a target's first layers, its norm and its head."""
+    draft = copy.deepcopy(model)
+    draft.model.layers = draft.model.layers[:count]
+    draft.config.num_hidden_layers = count
+    if getattr(draft.config, "layer_types", None):
+        draft.config.layer_types = draft.config.layer_types[:count]
+    return draft
 
 
 class Scripted:

@@ -15,8 +15,9 @@ from draftproof.workload.prompts import WorkloadPrompt
 from support.toy_engines import ask, make_engine, noisy_copy
 from support.toy_models import tiny_llama
 
-PROMPTS = ([3, 4, 5, 3, 4, 5, 3, 4], [9, 10], [*range(10, 30)], [8, 8, 6, 8, 8, 6, 8], [40, 41, 42], [50, 2, 50])
-LENGTH = 24
+PROMPTS = ([3, 4, 5, 3, 4, 5, 3, 4], [9, 10], [*range(10, 30)], [8, 8, 6, 8, 8, 6, 8])
+MORE = (*PROMPTS, [40, 41, 42], [50, 2, 50], [11, 12], [20, 21, 22])
+LENGTH = 16
 Change = Callable[[Tensor, bool], Tensor]
 
 

@@ -18,7 +18,7 @@ from draftproof.verify.triage import Place, find_place, triage
 from support.scripted import Restricted
 from support.toy_engines import EOS, K, ask, noisy_copy, numbered_words
 from support.toy_models import tiny_llama
-from support.triage import LENGTH, PROMPTS, compared_records, toy_engine, toy_model
+from support.triage import LENGTH, MORE, PROMPTS, compared_records, toy_engine, toy_model
 
 ULP = 0.125  # of bfloat16 between 16 and 32
 
@@ -74,7 +74,7 @@ def other_rounding(logits: Tensor, several: bool) -> Tensor:
 
 def test_rounding_that_the_target_shows_against_itself_is_excused() -> None:
     engine = toy_engine(dtype="bfloat16", base=22.0, change=other_rounding)
-    found = judged(engine)
+    found = judged(engine, prompts=MORE, params=ask(24))
     assert found.divergences and found.outcome == "PASS"
     assert causes(found) <= {named.ROUNDING, named.EXACT_TIE}
     for one in found.divergences:
@@ -89,8 +89,8 @@ def test_rounding_that_the_target_shows_against_itself_is_excused() -> None:
 
 def test_the_same_difference_is_not_excused_where_the_target_is_quieter() -> None:
     engine = toy_engine(dtype="bfloat16", base=22.0, change=other_rounding)
-    records, prompts = compared_records(engine)
-    places = [place for one in range(len(PROMPTS)) if (place := place_of(records, prompts, f"p{one}")) is not None]
+    records, prompts = compared_records(engine, ask(24), MORE)
+    places = [place for one in range(len(MORE)) if (place := place_of(records, prompts, f"p{one}")) is not None]
     quiet = NoiseFloor(noise=0.01, floor=0.05, cap=0.5, positions=512, flips=0)
     loud = NoiseFloor(noise=0.2, floor=2 * ULP, cap=0.5, positions=512, flips=0)
     kinds = {
@@ -186,11 +186,14 @@ def test_only_the_worst_differences_get_the_control_arms(monkeypatch: pytest.Mon
 
 def test_without_passes_to_replay_a_tie_stays_open() -> None:
     engine = toy_engine(dtype="bfloat16", base=22.0, change=other_rounding)
-    records, prompts = compared_records(engine)
-    # as of an engine that tells neither its rounds nor its passes
-    silent = [item | {"rounds": []} for item in records]
+    records, prompts = compared_records(engine, ask(24), MORE)
+    # as of an engine that tells neither its rounds nor its passes; the arms change places, since the judge, which
+    # scores several rows at once, is of one mind with a block
+    places = {"A1": "B", "A2": "B2", "B": "A1"}
+    silent = [item | {"rounds": [], "block": places[item["block"]]} for item in records]
     found = compare_greedy(engine, silent, prompts)
     assert found.outcome == "INCONCLUSIVE" and {one.explained for one in found.divergences} == {None}
+    assert "TIE" in {one.kind for one in found.divergences}
     assert found.triage is not None and any("not explained" in reason for reason in found.triage.reasons)
 
 
@@ -264,7 +267,7 @@ def test_assisted_generation_with_a_biased_block_pass_fails_by_name() -> None:
 
 
 def test_assisted_generation_that_rounds_otherwise_in_a_block_passes_up_to_ties() -> None:
-    found = judged(assisted(toy_model("bfloat16", base=22.0, change=other_rounding)))
+    found = judged(assisted(toy_model("bfloat16", base=22.0, change=other_rounding)), prompts=MORE)
     assert found.divergences and found.outcome == "PASS"
     assert all(one.explained for one in found.divergences)
 

@@ -32,10 +32,10 @@ class PackedLinear(nn.Module):
 
     def unpacked(self) -> nn.Linear:
         """Return a plain linear layer with the same weights, in a copy."""
-        linear = nn.Linear(0, 0, bias=False)
-        linear.in_features, linear.out_features = self.in_features, self.out_features
+        linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         linear.weight = nn.Parameter(self._packed.to_dense(), requires_grad=False)
-        linear.bias = None if self.bias is None else nn.Parameter(self.bias.detach().clone(), requires_grad=False)
+        if self.bias is not None:
+            linear.bias = nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return linear
 
     @property

@@ -66,7 +66,7 @@ def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | No
     acceptance = None if arms is None or arms.speculative is None else arms.speculative.acceptance
     greedy = None if equivalence is None else equivalence.greedy
     sampled = None if equivalence is None else equivalence.sampled
-    drawn = (
+    drawn = [
         (
             "Speed-up by workload category, with intervals; A/A is target-only against itself",
             None if comparison is None else plots.effect_plot(comparison, _least_speedup(evidence)),
@@ -85,14 +85,13 @@ def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | No
             None if acceptance is None else plots.tokens_per_round_plot(acceptance),
         ),
         (
-            "Gap between the arms' tokens under the plain model, at each prompt's first difference",
-            None if greedy is None or greedy.triage is None else plots.gap_plot(greedy.triage),
-        ),
-        (
             "Total variation of sampled output against sample size",
             None if sampled is None else plots.tv_plot(sampled),
         ),
-    )
+    ]
+    if greedy is not None and greedy.triage is not None:
+        what = "Gap between the arms' tokens under the plain model, at each prompt's first difference"
+        drawn.append((what, plots.gap_plot(greedy.triage)))
     # matplotlib escapes every label it writes
     return [(caption, None if svg is None else Markup(words.clean(svg))) for caption, svg in drawn]
 

@@ -129,6 +129,12 @@ class Seen:
     replayed: float | None
     best_replayed: int | None
 
+    @property
+    def moved(self) -> float:
+        """The largest change of the gap, in logits."""
+        gaps = [gap for gap in (self.alone, self.block, self.replayed) if gap is not None]
+        return max(gaps) - min(gaps)
+
     def broken(self, limit: float) -> str | None:
         """Name what moves the gap by more than a limit: taking rejected tokens back, or the mere width of a pass."""
         if self.replayed is not None and abs(self.replayed - self.block) > limit:
@@ -163,7 +169,8 @@ def triage(engine: EngineProtocol, noise: NoiseFloor, place: Place) -> Finding:
     if broken and (kind == "DEFECT" or not narrow):
         return replace(found, kind="DEFECT", cause=broken, confirmed=None if narrow else True)
     if kind == "DEFECT":
-        cause = ONE_ROW if other_regret > noise.tau else ROUNDING if explained else SPECULATION
+        blamed = {True: ROUNDING, False: SPECULATION, None: UNKNOWN}[explained]
+        cause = ONE_ROW if other_regret > noise.tau else blamed
         confirmed = None if narrow else max(regret, other_regret) > noise.cap
         return replace(found, cause=cause, confirmed=confirmed)
     if found.cause != EXACT_TIE and (explained or kind == "OK"):
@@ -223,8 +230,7 @@ def _in_float32(wide: EngineProtocol, found: Finding, place: Place) -> Finding:
     if wide.capabilities.score_passes:
         seen = _look(wide, place)
         broken = seen.broken(limit)
-        moved = max(abs(seen.block - seen.alone), abs((seen.replayed or seen.block) - seen.block))
-        notes = (*found.notes, f"in float32 the gap moves by {moved:.2g} between pass shapes")
+        notes = (*found.notes, f"in float32 the gap moves by {seen.moved:.2g} between pass shapes")
         if broken:
             return replace(found, kind="DEFECT", cause=broken, confirmed=True, notes=notes)
         found = replace(found, notes=notes)
