@@ -100,14 +100,14 @@ def test_the_drafts_law_stands_at_each_drafted_place_and_nowhere_else(log: ToyLo
 
 def test_rounds_are_ragged_and_their_ends_are_told(log: ToyLog) -> None:
     starts = np.flatnonzero(log.offsets == 0)
-    assert set(log.outcomes) == {"start", "rejected", "whole", "plain"} - {"plain"}
+    assert set(log.outcomes) == {"start", "rejected", "accepted"}
     lengths = np.diff([*starts, len(log.offsets)])
     assert set(lengths) == {1, 2, 3, 4, 5}
     for start, end, after in zip(starts, starts[1:], [log.outcomes[at] for at in starts[1:]], strict=False):
         if log.sequences[start] != log.sequences[end]:
             assert after == "start"
         else:
-            assert after == ("whole" if end - start == log.num_proposed[start] + 1 else "rejected")
+            assert after == ("accepted" if end - start == log.num_proposed[start] + 1 else "rejected")
     assert set(places_of(log)) == {"draft 1", "draft 2+", "bonus", "plain"}
 
 

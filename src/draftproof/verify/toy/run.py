@@ -19,7 +19,7 @@ from draftproof.verify.controls.control import Parts
 from draftproof.verify.toy.laws import Array, Nearness, draft_logits, exact_law, kept, target_logits
 from draftproof.verify.toy.models import TabulatedDraft, TabulatedTarget
 
-Outcome = Literal["start", "rejected", "whole", "plain"]
+Outcome = Literal["start", "rejected", "accepted", "plain"]
 SLOTS = 512
 PROMPTS = ((1, 2), (3, 4, 5), (0, 7, 6, 2), (5, 1, 3, 6, 4))
 
@@ -59,8 +59,8 @@ class ToyLog:
 
     Attributes
     ----------
-    token_ids, sequences, contexts : ndarray, shape (N,), int64
-        ``contexts`` names the last two tokens, which are all that the law depends on.
+    token_ids, sequences, positions, contexts : ndarray, shape (N,), int64
+        ``positions`` count from 0 in each sequence. ``contexts`` names the last two tokens, which are all that the law depends on.
     laws : ndarray, shape (N, V)
         The target's exact law after the token's own prefix, from the table.
     draft_laws : ndarray, shape (N, V)
@@ -68,11 +68,12 @@ class ToyLog:
     offsets, num_proposed : ndarray, shape (N,), int64
         The token's place in its round, from 0, and how many tokens the round proposed.
     outcomes : list of str
-        How the round before ended: "start" (there was none), "rejected", "whole" (draft accepted) or "plain" (none drafted).
+        How the round before ended: "start" (there was none), "rejected", "accepted" (the whole draft) or "plain" (none drafted).
     """
 
     token_ids: npt.NDArray[np.int64]
     sequences: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     contexts: npt.NDArray[np.int64]
     laws: Array
     draft_laws: Array
@@ -162,7 +163,7 @@ def _log(plan: ToyPlan, rows: Sequence[Row], drafts: _DraftLaws) -> ToyLog:
             offsets.extend(range(item.emitted))
             proposed.extend([item.num_proposed] * item.emitted)
             outcomes.extend([outcome] * item.emitted)
-            whole: Outcome = "whole" if item.num_proposed else "plain"
+            whole: Outcome = "accepted" if item.num_proposed else "plain"
             outcome = "rejected" if item.num_accepted < item.num_proposed else whole
     # a later round's report of the same place is the one that counts; earlier ones were taken back
     draft_laws = np.full((len(rows), tokens + plan.num_speculative_tokens, size), np.nan)
@@ -175,6 +176,7 @@ def _log(plan: ToyPlan, rows: Sequence[Row], drafts: _DraftLaws) -> ToyLog:
     return ToyLog(
         token_ids=generated.ravel(),
         sequences=np.repeat(np.arange(len(rows)), tokens),
+        positions=np.tile(np.arange(tokens), len(rows)),
         contexts=contexts,
         laws=exact_law(target_logits(size), kept(size)).reshape(-1, size)[contexts],
         draft_laws=flat,
