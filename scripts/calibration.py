@@ -38,7 +38,7 @@ class Stage:
 
 
 STAGES = (
-    Stage(plan=ToyPlan(vocab_size=16), defects=20, lossless=0, correct=20),
+    Stage(plan=ToyPlan(vocab_size=16), defects=20, lossless=0, correct=20, covered=True),
     # how often what is right is blamed does not depend on the size, so that the many seeds are of a smaller plan
     Stage(plan=ToyPlan(vocab_size=16, sequences=1000), defects=0, lossless=200, correct=200),
     Stage(plan=ToyPlan(vocab_size=16, draft="near"), defects=0, lossless=0, correct=20, covered=True),

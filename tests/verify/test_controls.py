@@ -287,34 +287,37 @@ DESIGN = SampledDesign(
     prompt_token_ids=(5, 9, 5, 7, 9, 5),
     allowed_token_ids=(5, 7, 9),
     temperature=1.0,
-    sequences=300,
+    sequences=150,
     control_sequences=2,
-    tokens=6,
+    tokens=4,
     batch=32,
     delta=0.1,
     delta_stratum=0.3,
     alpha_fail=1e-3,
     alpha_eq=0.05,
-    min_stratum_tokens=50,
+    min_stratum_tokens=40,
     seed=1,
 )
 
 
 @pytest.mark.parametrize(
-    ("name", "outcome"),
-    [
-        ("residual of absolute differences", "FAIL"),
-        ("draft's number as coin", "FAIL"),
-        ("rejected tokens stay", "FAIL"),
-        ("most likely drafted", "FAIL"),
-        ("no bonus", "INCONCLUSIVE"),
-    ],
+    "name",
+    ["residual of absolute differences", "one row's numbers for all", "rejected tokens stay", "most likely drafted"],
 )
-def test_a_control_in_a_real_engine(name: str, outcome: str) -> None:
-    """One of each part, by the names that `Engine` gives them. Of the lossless one a bonus token is missing, so nothing passes."""
+def test_a_defect_in_a_real_engine_fails(name: str) -> None:
+    """One of each part, by the names that `Engine` gives them. With this seed the adjusted p values are below 1e-4."""
+    assert sampled_outcome(name) == "FAIL"
+
+
+def test_a_lossless_variant_in_a_real_engine_does_not() -> None:
+    """With another seed it does with probability 1e-3 at most. It cannot pass, because a bonus token is missing."""
+    assert sampled_outcome("no bonus") == "INCONCLUSIVE"
+
+
+def sampled_outcome(name: str) -> str:
     model = tiny_llama()
     parts = CONTROLS[name].plant(Parts(proposer=DraftModel(noisy_copy(model, 0.2))))
     given = {part.name: getattr(parts, part.name) for part in fields(Parts)}
     engine = make_engine(model, num_speculative_tokens=3, max_batch=32, numerics="fast", **given)
     result, _ = verify_sampled(engine, DESIGN, lambda steps: None)
-    assert result.outcome == outcome, result.reasons
+    return result.outcome

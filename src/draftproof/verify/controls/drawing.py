@@ -1,5 +1,6 @@
 """A draft that draws from another law than it reports."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -24,7 +25,7 @@ class Redrawn(Wrapper):
         super().bind(replace(context, draw=self._draw))
 
 
-def most_likely(probs: Tensor, keys: Keys, positions: object, noise: Noise) -> Tensor:
+def most_likely(probs: Tensor, keys: Keys, positions: Sequence[int], noise: Noise) -> Tensor:
     """Take the most likely token; see `Drawing`."""
     return probs.argmax(-1)
 
@@ -32,7 +33,7 @@ def most_likely(probs: Tensor, keys: Keys, positions: object, noise: Noise) -> T
 def from_tempered(temperature: float) -> Drawing:
     """Draw at another temperature."""
 
-    def draw(probs: Tensor, keys: Keys, positions: "list[int]", noise: Noise) -> Tensor:
+    def draw(probs: Tensor, keys: Keys, positions: Sequence[int], noise: Noise) -> Tensor:
         return draw_alone(tempered(probs, temperature), keys, positions, noise)
 
     return draw

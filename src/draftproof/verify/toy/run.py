@@ -156,7 +156,7 @@ def _log(plan: ToyPlan, rows: Sequence[Row], drafts: _DraftLaws) -> ToyLog:
     before = np.array([row.token_ids[row.num_prompt - 2 : -2] for row in rows])
     last = np.array([row.token_ids[row.num_prompt - 1 : -1] for row in rows])
     contexts = (before * size + last).ravel()
-    offsets, proposed, outcomes = [], [], list[Outcome]()
+    offsets, proposed, outcomes = list[int](), list[int](), list[Outcome]()
     for row in rows:
         outcome: Outcome = "start"
         for item in row.rounds:
