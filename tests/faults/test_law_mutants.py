@@ -12,7 +12,7 @@ from draftproof.sampling import accept
 from draftproof.sampling.accept import Proposal, rejection
 from draftproof.sampling.draw import draw
 from draftproof.sampling.noise import Purpose
-from draftproof.verify.controls import always_accept, redraw_from_target
+from draftproof.verify.controls import RULE_DEFECTS
 from support.oracles import warpers
 from support.toy_models import make_decoder, make_row, run, tiny_llama
 
@@ -58,9 +58,9 @@ MUTANTS = {
     "point masses told as such": (POINT, None, P, rejection, P, P),
     "drawn, but treated as point masses": (Q, None, P, rejection, P, P),
     "greedy draft told as soft": (POINT, Q, P, rejection, P, (0.5, 1 / 6, 1 / 3)),
-    "redrawn from the target": (Q, Q, P, redraw_from_target, P, (0.4, 0.32, 0.28)),
+    "redrawn from the target": (Q, Q, P, RULE_DEFECTS["redraw from the target"], P, (0.4, 0.32, 0.28)),
     "absolute residual": (Q, Q, P, "absolute", P, (0.35, 0.25, 0.4)),
-    "every draft accepted": (Q, Q, P, always_accept, P, Q),
+    "every draft accepted": (Q, Q, P, RULE_DEFECTS["always accept"], P, Q),
     "draft at another temperature": (SHARP_Q, Q, P, rejection, SHARP_P, (0.5, 0.22727, 0.27273)),
     "draft filtered, ratio not": (KEPT_Q, RAW_Q, KEPT_P, rejection, KEPT_P, (0.58333, 0.41667, 0.0)),
 }
@@ -109,7 +109,7 @@ def test_a_draft_of_little_target_probability_is_accepted_as_often() -> None:
     target = (0.01, 0.495, 0.495)
     law, kept = one_round((1.0, 0.0, 0.0), (1.0, 0.0, 0.0), target, rejection)
     assert abs(kept - 0.01) < 1e-3 and distance(law, target) < 2e-3
-    law, kept = one_round((1.0, 0.0, 0.0), (1.0, 0.0, 0.0), target, always_accept)
+    law, kept = one_round((1.0, 0.0, 0.0), (1.0, 0.0, 0.0), target, RULE_DEFECTS["always accept"])
     assert kept == 1.0 and distance(law, target) > 0.9
 
 

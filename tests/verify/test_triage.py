@@ -11,7 +11,7 @@ from draftproof import Engine
 from draftproof.engines.hf import HfEngine
 from draftproof.evidence import GreedyResult
 from draftproof.verify import triage as named
-from draftproof.verify.controls import always_accept
+from draftproof.verify.controls import RULE_DEFECTS
 from draftproof.verify.greedy import compare_greedy, rate_p_value
 from draftproof.verify.noise_floor import NoiseFloor
 from draftproof.verify.triage import Place, find_place, triage
@@ -137,7 +137,7 @@ def test_a_cache_that_keeps_rejected_tokens_is_named(dtype: str) -> None:
 
 @pytest.mark.parametrize("numerics", ["bitwise", "fast"])
 def test_a_rule_that_takes_a_wrong_token_is_named_whatever_is_claimed(numerics: str) -> None:
-    found = judged(toy_engine(accept=always_accept, numerics=numerics))
+    found = judged(toy_engine(accept=RULE_DEFECTS["always accept"], numerics=numerics))
     assert found.outcome == "FAIL" and causes(found) == {named.SPECULATION}
     for one in found.divergences:
         assert one.explained is False and one.kind == "DEFECT"
@@ -179,7 +179,7 @@ def test_the_same_tokens_of_another_prompt_or_as_another_text_are_the_tokenizer_
 
 def test_only_the_worst_differences_get_the_control_arms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftproof.verify.greedy.CONTROLLED", 1)
-    found = judged(toy_engine(accept=always_accept))
+    found = judged(toy_engine(accept=RULE_DEFECTS["always accept"]))
     assert len(found.divergences) > 1 and found.triage is not None and found.triage.controlled == 1
     assert sum("own draft" in one.note for one in found.divergences) == 1
 
