@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from draftproof.evidence import Outcome
 from draftproof.stats.variation import pooled_tv
-from draftproof.verify.sampled import TokenLog, judge
+from draftproof.verify.log import TokenLog
+from draftproof.verify.sampled import judge
 from draftproof.verify.toy.laws import Array
 from draftproof.verify.toy.run import ToyLog
 
