@@ -70,7 +70,7 @@ def test_what_does_not_depend_on_the_shape_has_no_noise() -> None:
     assert 0 < found.floor < 1e-13
 
 
-def test_a_bias_of_blocks_is_seen_as_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bias_of_blocks_is_seen_as_noise() -> None:
     engine = toy_engine(bias=0.15, dtype="float32")
     found = measure_noise(engine, *compared_records(engine))
     assert found.noise == pytest.approx(0.15, rel=1e-3)

@@ -57,6 +57,7 @@ def test_a_bias_in_float32_of_passes_with_several_rows_is_a_named_failure() -> N
 def test_the_same_bias_in_bfloat16_is_within_tau_and_float32_gives_it_away() -> None:
     found = judged(toy_engine(dtype="bfloat16", bias=0.15, base=22.0), prompts=MORE, params=ask(24))
     assert found.triage is not None and found.triage.ulp_floor == 2 * ULP
+    assert found.divergences
     # by tau alone it would have been excused
     assert all(one.regret is not None and one.regret <= found.triage.tau for one in found.divergences)
     assert found.outcome == "FAIL" and causes(found) == {named.MULTI_ROW}
