@@ -69,6 +69,8 @@ class ToyLog:
         The token's place in its round, from 0, and how many tokens the round proposed.
     outcomes : list of str
         How the round before ended: "start" (there was none), "rejected", "accepted" (the whole draft) or "plain" (none drafted).
+    num_speculative_tokens : int
+        K.
     """
 
     token_ids: npt.NDArray[np.int64]
@@ -80,6 +82,7 @@ class ToyLog:
     offsets: npt.NDArray[np.int64]
     num_proposed: npt.NDArray[np.int64]
     outcomes: list[Outcome]
+    num_speculative_tokens: int
 
 
 def run_toy(plan: ToyPlan, plant: Callable[[Parts], Parts] = lambda parts: parts) -> ToyLog:
@@ -183,4 +186,5 @@ def _log(plan: ToyPlan, rows: Sequence[Row], drafts: _DraftLaws) -> ToyLog:
         offsets=offset_row,
         num_proposed=proposed_row,
         outcomes=outcomes,
+        num_speculative_tokens=plan.num_speculative_tokens,
     )

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from draftproof.evidence import Outcome
 from draftproof.stats.variation import pooled_tv
+from draftproof.verify.controls.table import END_TOKEN
 from draftproof.verify.log import TokenLog
 from draftproof.verify.sampled import judge
 from draftproof.verify.toy.laws import Array
@@ -46,7 +47,18 @@ def judge_toy(log: ToyLog) -> Verdict:
     """Judge a log; see `Verdict`. A place that the plan does not reach has bound 1, so that nothing passes unseen."""
     places = np.array(places_of(log))
     p_value, test = judge(
-        TokenLog(cells=log.token_ids, laws=log.laws, contexts=log.contexts, strata=list(places.tolist()))
+        TokenLog(
+            cells=log.token_ids,
+            laws=log.laws,
+            contexts=log.contexts,
+            strata=list(places.tolist()),
+            sequences=log.sequences,
+            positions=log.positions,
+            after=list(log.outcomes),
+            draft_laws=log.draft_laws,
+            end_cell=END_TOKEN,
+            num_speculative_tokens=log.num_speculative_tokens,
+        )
     )
     bounds = {"all": _bound(log, np.ones(len(places), dtype=bool), RANKS)}
     bounds |= {name: _bound(log, places == name, STRATUM_RANKS) for name in STRATA}
