@@ -1,3 +1,4 @@
+import hashlib
 import importlib.metadata
 import threading
 from pathlib import Path
@@ -198,3 +199,21 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "file"))
     with pytest.raises(OutputError, match="set DRAFTPROOF_CACHE"):
         resolve("smollm2-135m-instruct", silent)
+
+
+def test_a_gguf_file_is_hashed_once_and_again_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "cache"))
+    hashed: list[str] = []
+    file_digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, kind: hashed.append(file.name) or file_digest(file, kind))
+    model = tmp_path / "model.gguf"
+    folders = set()
+    for content in (b"one", b"three"):
+        model.write_bytes(content)
+        folder = load._cache_folder("model", hashlib.sha256(content).hexdigest())
+        folder.mkdir(parents=True)
+        folders |= {load.resolve(str(model), lambda line: None) for _ in range(3)}
+        assert folder in folders
+    assert len(folders) == 2 and hashed == [str(model)] * 2

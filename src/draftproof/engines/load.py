@@ -1,6 +1,7 @@
 """Models and tokenizers by name: the demo model, a local folder, a .gguf file, or the hub. Loads no pickle, no code."""
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import io
@@ -227,6 +228,13 @@ def _find_demo_file() -> Path:
 
 
 def _sha256(path: Path) -> str:
+    found = path.stat()
+    return _digest(path, found.st_size, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _digest(path: Path, size: int, changed_ns: int) -> str:
+    """Hash a file's content; the other arguments tell one state of it from another, since a model is looked at several times."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
