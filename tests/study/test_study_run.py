@@ -1,7 +1,9 @@
 """A study over the scripted engine: every verdict is reached, every file is there, and a folder is never spoiled."""
 
+import errno
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -569,6 +571,16 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
     evidence, records = run_study(plan, out, resume=False, progress=Meddling())
     assert evidence.decision.verdict == "ADOPT" and json_lines(out / "requests.jsonl") == records
     assert run_study(plan, out, resume=True, progress=Silent())[0] == evidence
+
+
+def test_a_file_system_without_locks_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("draftproof.study.lock.fcntl.flock", unsupported)
+    with pytest.raises(OutputError, match=r"cannot be locked: .*choose a folder on a file system that has locks"):
+        run_study(make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out", resume=False, progress=Silent())
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_disk_that_fills_up_costs_nothing_that_was_measured(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ def alone(out: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OutputError(f"another run is writing into {out}; wait for it, or choose another --out") from None
+        except OSError as error:
+            raise OutputError(
+                f"{out} cannot be locked: {error.strerror}; choose a folder on a file system that has locks"
+            ) from None
         for left in out.glob(f".*{UNFINISHED}"):
             left.unlink()
         yield
