@@ -1,10 +1,7 @@
 """The commands over the scripted engine: verdicts are exit codes, errors are one line, an interruption loses nothing."""
 
 import json
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +15,10 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.main import app, main
 from draftproof.report import words
-from support.processes import begin
+from support.processes import begin, interrupt_once
 from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study
 
 COMMANDS = ("demo", "run", "decide", "report", "check")
-WAIT_S = 120
 
 
 @dataclass(frozen=True)
@@ -275,21 +271,6 @@ def test_wrong_usage_is_code_2_and_says_so(draftproof: Call, arguments: tuple[st
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
-
-
-def interrupt_once(process: "subprocess.Popen[str]", ready: Callable[[], bool]) -> tuple[int, str]:
-    """Send what Ctrl-C sends as soon as ``ready``, and return the exit code and what stood on stderr."""
-    until = time.monotonic() + WAIT_S
-    try:
-        while not ready():
-            assert process.poll() is None and time.monotonic() < until, "the study ended before it was interrupted"
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=WAIT_S)
-    finally:
-        process.kill()
-        process.communicate()
-    return process.returncode, said
 
 
 def test_an_interrupted_run_says_so_in_one_line_and_leaves_whole_groups(tmp_path: Path) -> None:

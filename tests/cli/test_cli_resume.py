@@ -1,8 +1,6 @@
 """A run that got Ctrl-C is gone on with by --resume, by another process."""
 
-import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -10,29 +8,20 @@ import pytest
 
 from draftproof import evidence as ev
 from draftproof.cli.main import main
-from support.processes import begin
+from support.processes import begin, interrupt_once
 from support.scripted import WITHOUT_SAMPLED, json_lines, write_study
-
-WAIT_S = 120
 
 
 def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 24 prompts of 100 tokens in groups of 4: long enough to be interrupted, short enough to be ended
     tables = {"workload": {"max_tokens": 100, "concurrency": [4]}, **WITHOUT_SAMPLED}
     study, out = write_study(tmp_path, count=24, **tables), tmp_path / "out"
-    process = begin(study, out)
-    until = time.monotonic() + WAIT_S
-    try:
-        # the first group has four prompts, each in three blocks
-        while not ((out / "requests.jsonl").exists() and (out / "requests.jsonl").read_bytes().count(b"\n") >= 12):
-            assert process.poll() is None and time.monotonic() < until, "the study ended before it was interrupted"
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=WAIT_S)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == 130 and said.count("\n") == 1 and "--resume" in said
+    requests = out / "requests.jsonl"
+    # the first group has four prompts, each in three blocks
+    code, said = interrupt_once(
+        begin(study, out), lambda: requests.exists() and requests.read_bytes().count(b"\n") >= 12
+    )
+    assert code == 130 and said.count("\n") == 1 and "--resume" in said
     stored = json_lines(out / "requests.jsonl")
     assert 12 <= len(stored) < 72 and not (out / "evidence.json").exists()
 

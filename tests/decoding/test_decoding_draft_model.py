@@ -78,13 +78,14 @@ def test_a_random_history_of_three_rows_is_always_caught_up_with(seed: int, temp
         prompt = [rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 3, 20, 40]))]
         return row_at(slot, prompt, temperature=temperature, seed=rng.randrange(9), top_k=5)
 
-    rows = [begin(slot) for slot in range(3)]
+    rows, checked = [begin(slot) for slot in range(3)], 0
     for _ in range(14):
         asked = rng.sample(rows, rng.randrange(1, 4))
         limits = [rng.choice([0, 1, K, K]) for _ in asked]
         proposal = proposer.propose(asked, limits)
         if any(limits):
             check(proposal, model, asked, limits)
+            checked += int(proposal.num_tokens.sum())
         for index, row in enumerate(asked):
             draft = proposal.token_ids[index, : limits[index]].tolist()
             row.token_ids += [*draft[: rng.randrange(len(draft) + 1)], rng.randrange(VOCAB)]
@@ -95,6 +96,7 @@ def test_a_random_history_of_three_rows_is_always_caught_up_with(seed: int, temp
         if rng.random() < 0.3 or len(rows[gone].token_ids) > 90:
             proposer.release(gone)
             rows[gone] = begin(gone)
+    assert checked > 14
 
 
 @pytest.fixture

@@ -417,4 +417,4 @@ def test_the_demo_model_gives_the_judges_tokens_in_both_arms() -> None:
 
 @pytest.mark.real_model
 def test_the_demo_model_in_bfloat16_gives_the_same_tokens_in_both_arms() -> None:
-    both_arms(demo_engine(EarlyExit(6), verification="coupled"))
+    assert len(both_arms(demo_engine(EarlyExit(6), verification="coupled"))) == len(REAL_PROMPTS)

@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 from draftproof import evidence as ev
-from support.processes import begin
+from support.processes import WAIT_S, begin
 from support.scripted import WITHOUT_SAMPLED, json_lines, write_study
-
-WAIT_S = 120
 
 
 def end(process: "subprocess.Popen[str]") -> None:
