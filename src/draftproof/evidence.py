@@ -204,6 +204,43 @@ class SampledResult(Part):
     tv_by_n: list[tuple[int, float, float]] = Field(description="(tokens, TV estimate, upper bound) as the run grew")
     tests: list[dict[str, Any]] = Field(default=[], description="none where the run was stopped before its end")
     smallest_deviation: SmallestDeviation | None = None
+    claim: str | None = Field(default=None, description="what PASS says")
+    planned: "SampledPlanned | None" = None
+    identity: "RuleIdentity | None" = None
+
+
+class PlannedPlace(Part):
+    """What a check will see of the tokens of one place in the round, told before the run; total variations per token."""
+
+    place: str
+    tokens: int
+    smallest_deviation: float = Field(description="found with power 0.9 by a test in one direction")
+    expected_bound: float = Field(description="upper bound on the total variation if nothing is wrong")
+    delta: float
+    enough: bool = Field(description="whether a correct engine is expected to pass here")
+
+
+class SampledPlanned(Part):
+    """What a sampled check will be able to say, from a pilot whose tokens are not used again."""
+
+    pilot_sequences: int
+    seconds: float = Field(description="expected duration of the check and its controls")
+    alpha: float = Field(description="of each test, after the correction for their number")
+    places: list[PlannedPlace]
+
+
+class RuleIdentity(Part):
+    """
+    The accept rule's law, integrated over its random numbers instead of sampled.
+
+    ``worst`` is the largest total variation between the law of an emitted token and the target's; the grid of random numbers
+    resolves ``resolution``.
+    """
+
+    pairs: int
+    worst: float
+    resolution: float
+    impossible: int = Field(description="tokens of target probability 0 that were emitted")
 
 
 class ControlResult(Part):

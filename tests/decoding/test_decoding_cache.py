@@ -19,7 +19,7 @@ def make(filled: bool = True) -> SlotStore:
 
 
 def window(first: int, end: int, columns: list[list[int]], key_len: int = MAX_LEN) -> Window:
-    return Window(first, end, key_len, torch.arange(first, end)[:, None], torch.tensor(columns))
+    return Window(first, end, key_len, scatter=(torch.arange(first, end)[:, None], torch.tensor(columns)))
 
 
 def states(slots: int, positions: int, shape: tuple[int, int], value: float) -> torch.Tensor:

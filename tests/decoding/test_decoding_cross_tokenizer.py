@@ -11,6 +11,7 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
 from draftproof import Engine
+from draftproof.decoding.proposers.draft_cache import CATCH_UP
 from draftproof.decoding.proposers.pieces import shared_tokens, token_pieces
 from draftproof.decoding.proposers.rendering import LONG_ENOUGH, Reader, Rendering, drops_first_space
 from draftproof.errors import InputError, ModelError
@@ -606,7 +607,9 @@ def test_an_engine_counts_its_memory_and_a_sibling_shares_its_weights() -> None:
     engine = make_engine(model, proposer=FirstOf(PromptLookup(), CrossTokenizer(draft, spelt_words())), max_len=100)
     memory = engine.memory()
     assert memory["draft_weights"] == sum(parameter.nbytes for parameter in draft.parameters())
-    assert memory["draft_cache"] == memory["target_cache"] // (100 + 128) * (200 + 128)
+    assert memory["draft_cache"] == memory["target_cache"] // (100 + engine.num_speculative_tokens + 1) * (
+        200 + CATCH_UP
+    )
     sibling = engine.sibling(max_batch=2, max_len=60)
     first, second = (each.proposer.proposers[1] for each in (engine, sibling))
     assert first.source is second.source and first.cached is not second.cached

@@ -9,7 +9,7 @@ import transformers
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from draftproof.decoding.model import PREFILL_CHUNK, CachedModel, PassShapes
+from draftproof.decoding.model import CachedModel, PassShapes
 from draftproof.decoding.shapes import measure_shapes
 from draftproof.errors import ModelError
 from support.toy_models import VOCAB, tiny_llama
@@ -314,16 +314,14 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, bool]]:
     ("count", "widths"),
     [
         (0, []),
-        (1, [16]),
-        (16, [16]),
-        (17, [32]),
+        (1, [32]),
+        (32, [32]),
         (33, [64]),
-        (64, [64]),
-        (65, [128]),
-        (128, [128]),
-        (129, [128, 16]),
-        (200, [128, 128]),
-        (300, [128, 128, 64]),
+        (65, [96]),
+        (200, [224]),
+        (256, [256]),
+        (257, [256, 32]),
+        (300, [256, 64]),
     ],
 )
 def test_the_widths_of_a_prompts_passes_depend_on_its_length_alone(passes, count: int, widths: list[int]) -> None:
@@ -430,7 +428,7 @@ def test_no_pass_reads_the_columns_that_take_the_padding() -> None:
     cached.prefill(1, [4] * 6)
     for layer in cached.store.layers:
         for tensor in (layer.keys, layer.values):
-            assert tensor.shape[2] == 20 + PREFILL_CHUNK
+            assert tensor.shape[2] == 20 + cached.block
             tensor[:, :, 20:] = torch.nan
     logits = cached.score({0: [5], 1: [6, 7]})
     assert close(logits[0, 0], plain(cached.model, [3] * 19 + [5])[-1])

@@ -476,5 +476,5 @@ def test_the_engine_says_what_it_can_do(tmp_path) -> None:
     }
     assert engine.sibling(max_batch=8, max_len=50) is engine
     with pytest.raises(InputError, match="cannot be replaced"):
-        engine.sibling(max_batch=8, max_len=50, accept=rejection)
+        engine.sibling(max_batch=8, max_len=50, accept=lambda own: rejection)
     engine.close()

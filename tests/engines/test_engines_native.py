@@ -14,6 +14,7 @@ import torch
 
 from draftproof import Completion, Engine, SamplingParams
 from draftproof.decoding.loop import Decoder, roll_back
+from draftproof.decoding.proposers.draft_cache import CATCH_UP
 from draftproof.engines.base import EngineProtocol
 from draftproof.errors import InputError, ModelError, PromptError
 from draftproof.proposers import DraftModel, FirstOf, PromptLookup, Proposal, point_masses
@@ -852,7 +853,7 @@ def test_a_sibling_keeps_the_parts_and_has_its_own_slots(truth: list[int]) -> No
     assert sampled.token_ids == (0,) * 20
     assert sampled.speculation.num_draft_tokens > 0 == sampled.speculation.num_accepted_draft_tokens
     assert sum(taken) == sampled.speculation.num_draft_tokens
-    other = engine.sibling(max_batch=1, max_len=50, accept=rejection)
+    other = engine.sibling(max_batch=1, max_len=50, accept=lambda own: rejection)
     assert one(other, ask(20, temperature=1.0)).speculation.num_accepted_draft_tokens > 0
     assert list(one(engine, ask(20)).token_ids) == truth[:20]
     assert (engine.capabilities.max_batch, engine.max_len) == (1, 160)
@@ -927,12 +928,12 @@ def test_a_sibling_copies_no_model_with_a_proposer() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_memory_is_counted_in_parts(tied: bool) -> None:
-    """Two layers, keys and values, 2 key heads of 8, max_len columns and 128 more for padding."""
+    """Two layers, keys and values, 2 key heads of 8, max_len columns and those of a block more for padding."""
     model, draft = tiny_llama(dtype=torch.float32), tiny_llama(1, torch.bfloat16)
     if tied:
         model.lm_head.weight = model.model.embed_tokens.weight
     shared = {parameter.data_ptr(): parameter.nbytes for parameter in model.parameters()}
-    columns = 2 * 2 * 2 * 8 * (160 + 128)
+    columns = 2 * 2 * 2 * 8 * (160 + K + 1)
     engine = make_engine(model, max_batch=3)
     assert engine.memory() == {
         "target_weights": sum(shared.values()),
@@ -943,14 +944,14 @@ def test_memory_is_counted_in_parts(tied: bool) -> None:
     draft.config.max_position_embeddings = 100
     memory = make_engine(model, proposer=DraftModel(draft), max_batch=3).memory()
     assert memory["draft_weights"] == sum(parameter.nbytes for parameter in draft.parameters())
-    assert memory["draft_cache"] == 3 * columns // (160 + 128) * (100 + 128) * 2
+    assert memory["draft_cache"] == 3 * columns // (160 + K + 1) * (100 + CATCH_UP) * 2
 
 
 def test_the_memory_of_a_draft_inside_first_of_is_counted() -> None:
     draft = tiny_llama(1)
     memory = make_engine(proposer=FirstOf(PromptLookup(), DraftModel(draft))).memory()
     assert memory["draft_weights"] == sum(parameter.nbytes for parameter in draft.parameters())
-    assert memory["draft_cache"] == memory["target_cache"]
+    assert memory["draft_cache"] == memory["target_cache"] // (160 + K + 1) * (160 + CATCH_UP)
 
 
 def test_the_engine_says_what_it_can_do() -> None:

@@ -1,12 +1,14 @@
 """Packed weights compute what the plain ones do, and only where torch can."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftproof.decoding.model import CachedModel
-from draftproof.engines.pack import MKLDNN, PackedLinear, pack_linears
+from draftproof.engines.pack import MKLDNN, PackedLinear, PackedSibling, PackedSiblings, pack_linears
 from draftproof.proposers import DraftModel, PromptLookup
 from support.toy_engines import ask, make_engine, noisy_copy
 from support.toy_models import VOCAB, tiny_llama
@@ -99,7 +101,7 @@ def test_every_linear_layer_is_packed_and_its_plain_weight_is_gone() -> None:
     model = plain_llama()
     pack_linears(model)
     kinds = [type(module) for module in model.modules()]
-    assert kinds.count(PackedLinear) == 2 * 7 + 1 and nn.Linear not in kinds
+    assert kinds.count(PackedLinear) == 2 * 4 + 1 and kinds.count(PackedSibling) == 2 * 5 and nn.Linear not in kinds
     # what is left is embeddings, norms and biases
     assert all(parameter.dim() == 1 for name, parameter in model.named_parameters() if "embed" not in name)
     assert isinstance(model.get_output_embeddings(), PackedLinear)
@@ -178,3 +180,56 @@ def test_a_model_that_has_nothing_left_to_pack_says_so() -> None:
     model = plain_llama()
     assert pack_linears(model) is True
     assert pack_linears(model) is False
+
+
+def siblings_of(*sizes: int, bias: bool = False) -> tuple[list[nn.Linear], list[PackedSibling]]:
+    torch.manual_seed(len(sizes))
+    linears = [nn.Linear(96, size, bias=bias).to(torch.bfloat16) for size in sizes]
+    together = PackedSiblings(linears)
+    return linears, [PackedSibling(together, index) for index in range(len(sizes))]
+
+
+@can_pack
+@pytest.mark.parametrize("bias", [False, True])
+def test_siblings_give_what_each_layer_gives_alone(bias: bool) -> None:
+    """In any order, asked once or twice, with one tensor or with several in turn."""
+    linears, parts = siblings_of(40, 24, 56, bias=bias)
+    first, second = (torch.randn(2, 3, 96).to(torch.bfloat16) for _ in range(2))
+    with torch.no_grad():
+        for index, hidden in [(0, first), (1, first), (2, first), (2, second), (0, first), (0, second), (1, first)]:
+            alone = PackedLinear(linears[index])(hidden)
+            assert torch.allclose(parts[index](hidden).double(), alone.double(), rtol=2 * ROUNDING, atol=1e-5)
+    assert [part.out_features for part in parts] == [40, 24, 56]
+
+
+@can_pack
+def test_siblings_see_that_their_input_was_written_over() -> None:
+    linears, parts = siblings_of(40, 24)
+    hidden = torch.randn(1, 3, 96).to(torch.bfloat16)
+    with torch.no_grad():
+        parts[0](hidden)
+        hidden.mul_(-2.0)
+        assert torch.allclose(parts[1](hidden), PackedLinear(linears[1])(hidden), rtol=2 * ROUNDING, atol=1e-5)
+
+
+@can_pack
+def test_siblings_keep_nothing_of_a_pass_that_is_over() -> None:
+    _, parts = siblings_of(40, 24)
+    hidden = torch.randn(1, 3, 96).to(torch.bfloat16)
+    held = weakref.ref(hidden)
+    with torch.no_grad():
+        outputs = [part(hidden) for part in parts]
+    assert len(outputs) == 2
+    del hidden, outputs
+    assert held() is None
+
+
+@can_pack
+@pytest.mark.parametrize("bias", [False, True])
+def test_siblings_are_taken_apart_again(bias: bool) -> None:
+    linears, parts = siblings_of(40, 24, 56, bias=bias)
+    for linear, part in zip(linears, parts, strict=True):
+        plain = part.unpacked()
+        assert torch.equal(plain.weight, linear.weight)
+        assert (plain.bias is None) != bias
+        assert plain.bias is None or torch.equal(plain.bias, linear.bias)

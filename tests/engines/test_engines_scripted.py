@@ -242,7 +242,10 @@ def test_a_sibling_keeps_the_script_the_rule_and_the_noise() -> None:
     assert sibling.capabilities.details == engine.capabilities.details
     assert one(sibling, SamplingParams(max_tokens=3), prompt="one").token_ids == (0, 0, 0) and calls
     calls.clear()
-    assert one(engine.sibling(max_batch=1, max_len=64, accept=rejection)).token_ids == one(make(seed=4)).token_ids
+    assert (
+        one(engine.sibling(max_batch=1, max_len=64, accept=lambda own: rejection)).token_ids
+        == one(make(seed=4)).token_ids
+    )
     assert not calls
 
 

@@ -87,8 +87,8 @@ def test_the_plan_grows_with_the_batch_and_the_length() -> None:
         options = {"num_speculative_tokens": 3, "max_batch": max_batch, "max_len": max_len}
         return plan_memory(model, [], device="cpu", **options).parts["target_cache"]
 
-    # keys and values: layers x slots x key heads x (columns + 128 for padding) x head size x 4 bytes
-    assert cache(5, 300) == 2 * 3 * 5 * 2 * (300 + 128) * 10 * 4
+    # keys and values: layers x slots x key heads x (columns + 4 of a block for padding) x head size x 4 bytes
+    assert cache(5, 300) == 2 * 3 * 5 * 2 * (300 + 4) * 10 * 4
     assert cache(5, 10**9) == cache(5, 2048)
 
 

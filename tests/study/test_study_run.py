@@ -440,7 +440,7 @@ def test_the_limits_say_what_a_small_scripted_study_may_not_claim(tmp_path: Path
     assert "Measured at 1 request(s) at a time" in said
     assert "p95 and p99 latency are not estimable from the 12 requests of the target-only arm." in said
     assert "p95 and p99 latency are not estimable from the 6 requests of the speculative arm." in said
-    assert "one fixed prompt with 3 allowed tokens at temperature 1;" in said
+    assert "1 fixed prompt(s) with 3 allowed tokens at temperature 1;" in said
     assert "does not report rounds" not in said and "was not checked." not in said
 
 

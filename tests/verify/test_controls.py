@@ -10,13 +10,15 @@ import torch
 from draftproof.decoding.loop import roll_back
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.decoding.proposers.draft_model import DraftModel
+from draftproof.evidence import SampledResult
 from draftproof.sampling.accept import Decision, rejection
 from draftproof.sampling.law import token_law
 from draftproof.sampling.noise import KeyedNoise, Purpose
+from draftproof.verify.collect import SampledDesign
 from draftproof.verify.controls import DEFECTS, LOSSLESS, Control, Parts
 from draftproof.verify.controls.rule import Rule
 from draftproof.verify.controls.temper import tempered
-from draftproof.verify.sampled import SampledDesign, verify_sampled
+from draftproof.verify.sampled import verify_sampled
 from draftproof.verify.toy.laws import draft_logits, kept, target_logits
 from draftproof.verify.toy.models import TabulatedDraft, TabulatedTarget
 from support.rational import AT_THE_EDGES, INSIDE, every_draft, law_of_target, measured_law, toys
@@ -284,11 +286,11 @@ def test_target_only_drafts_nothing() -> None:
 # --- planted in the real engine ---------------------------------------------------------------------------------------
 
 DESIGN = SampledDesign(
-    prompt_token_ids=(5, 9, 5, 7, 9, 5),
+    prompts=((5, 9, 5, 7, 9, 5),),
     allowed_token_ids=(5, 7, 9),
     temperature=1.0,
     sequences=150,
-    control_sequences=2,
+    control_sequences=100,
     tokens=4,
     batch=32,
     delta=0.1,
@@ -302,22 +304,29 @@ DESIGN = SampledDesign(
 
 @pytest.mark.parametrize(
     "name",
-    ["residual of absolute differences", "one row's numbers for all", "rejected tokens stay", "most likely drafted"],
+    ["residual of absolute differences", "rejected tokens stay", "most likely drafted"],
 )
 def test_a_defect_in_a_real_engine_fails(name: str) -> None:
     """One of each part, by the names that `Engine` gives them. With this seed the adjusted p values are below 1e-4."""
-    assert sampled_outcome(name) == "FAIL"
+    assert sampled(name).outcome == "FAIL"
+
+
+def test_a_defect_of_both_arms_is_inconclusive_and_said() -> None:
+    """The target-only arm has the same wrong numbers, so that it is no reference; with this seed both are rejected."""
+    result = sampled("one row's numbers for all")
+    assert result.outcome == "INCONCLUSIVE" and result.p_value is not None and result.p_value < 1e-3
+    assert "is below 0.001" in result.reasons[0] and "control 'target-only' did not behave" in result.reasons
 
 
 def test_a_lossless_variant_in_a_real_engine_does_not() -> None:
     """With another seed it does with probability 1e-3 at most. It cannot pass, because a bonus token is missing."""
-    assert sampled_outcome("no bonus") == "INCONCLUSIVE"
+    assert sampled("no bonus").outcome == "INCONCLUSIVE"
 
 
-def sampled_outcome(name: str) -> str:
+def sampled(name: str) -> SampledResult:
     model = tiny_llama()
     parts = CONTROLS[name].plant(Parts(proposer=DraftModel(noisy_copy(model, 0.2))))
     given = {part.name: getattr(parts, part.name) for part in fields(Parts)}
     engine = make_engine(model, num_speculative_tokens=3, max_batch=32, numerics="fast", **given)
     result, _ = verify_sampled(engine, DESIGN, lambda steps: None)
-    return result.outcome
+    return result

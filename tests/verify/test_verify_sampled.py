@@ -21,15 +21,11 @@ from draftproof.proposers import PromptLookup
 from draftproof.records import Completion, Round
 from draftproof.sampling.accept import AcceptRule, Decision, rejection
 from draftproof.verify.battery import examine
+from draftproof.verify.collect import SampledDesign, collect
 from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS, hotter
+from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.log import TokenLog, places
-from draftproof.verify.sampled import (
-    SampledDesign,
-    collect,
-    judge,
-    num_controls,
-    verify_sampled,
-)
+from draftproof.verify.sampled import judge, verify_sampled
 from support.scripted import SAMPLED, SCRIPT, Restricted
 
 PLACES = ("plain", "draft 1", "draft 2+", "bonus")
@@ -48,7 +44,7 @@ def design(**changes: Any) -> SampledDesign:
     plain = ScriptedEngine()
     values: dict[str, Any] = {
         **{name: value for name, value in SAMPLED.items() if name not in ("prompt", "words")},
-        "prompt_token_ids": tuple(plain.encode(str(SAMPLED["prompt"]))),
+        "prompts": (tuple(plain.encode(str(SAMPLED["prompt"]))),),
         "allowed_token_ids": tuple(plain.encode(word)[0] for word in SAMPLED["words"]),  # type: ignore[attr-defined]
     }
     return SampledDesign(**{**values, **changes})
@@ -59,7 +55,7 @@ def check(subject: EngineProtocol, **changes: Any) -> tuple[SampledResult, list[
 
 
 def collected(subject: EngineProtocol, plan: SampledDesign, seed: int = 1, **options: Any) -> TokenLog:
-    worker = subject.sibling(max_batch=plan.batch, max_len=len(plan.prompt_token_ids) + plan.tokens)
+    worker = subject.sibling(max_batch=plan.batch, max_len=plan.max_len)
     return collect(worker, plan, plan.sequences, seed, lambda steps: None, **options)
 
 
@@ -88,7 +84,7 @@ def test_a_correct_engine_passes_and_everything_it_was_held_against_is_recorded(
         ("redraw from the target", "defect", True, True),
         ("target-only", "lossless", False, True),
     ]
-    assert sum(steps) == plan.sequences + num_controls(subject) * plan.control_sequences
+    assert sum(steps) == plan.sequences + len(names_of_controls(subject)) * plan.control_sequences
 
 
 def test_the_curve_grows_to_the_result() -> None:
@@ -117,15 +113,16 @@ def test_an_engine_with_a_shipped_defect_as_its_own_rule_fails(name: str) -> Non
     assert "adjusted p" in result.reasons[0] and "is below 0.001" in result.reasons[0]
 
 
-def test_an_engine_that_asks_for_another_temperature_fails() -> None:
-    """The score of the log-probability is some six standard deviations away."""
+def test_an_engine_that_asks_for_another_temperature_in_both_arms_has_no_reference() -> None:
+    """The score of the log-probability is some six standard deviations away, in the target-only arm too."""
 
     class Hotter(Restricted):
         def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
             return super().generate(prompts, [hotter(item) for item in params], **options)
 
     result, _ = check(Hotter(engine(copying=1.5)), sequences=400)
-    assert result.outcome == "FAIL"
+    assert result.outcome == "INCONCLUSIVE" and result.p_value is not None and result.p_value < 1e-3
+    assert "control 'target-only' did not behave" in result.reasons
 
 
 def test_an_engine_whose_block_gives_wrong_laws_fails() -> None:
@@ -167,7 +164,7 @@ def test_a_wrong_engine_is_stopped_early_and_a_correct_one_never() -> None:
     assert result.tests == [] and result.smallest_deviation is None
     assert result.reasons[0].startswith(f"e-process after {result.sequences} of 320 sequences: adjusted p = ")
     assert result.p_value is not None and result.p_value <= plan.alpha_fail
-    assert sum(steps) == plan.sequences + num_controls(engine()) * plan.control_sequences
+    assert sum(steps) == plan.sequences + len(names_of_controls(engine())) * plan.control_sequences
     assert check(engine(), batch=8)[0].sequences == 150
 
 
@@ -199,14 +196,16 @@ def test_a_rejection_outranks_what_else_is_wanting() -> None:
     assert result.outcome == "FAIL" and "adjusted p" in result.reasons[0] and len(result.reasons) > 3
 
 
-def test_a_judge_that_is_wrong_condemns_a_correct_engine() -> None:
+def test_a_judge_that_is_wrong_condemns_both_arms() -> None:
     """So it is the engine's own score, and not what the speculative pass computed, that tokens are held against."""
 
     class Misjudged(Restricted):
         def score(self, prompt_token_ids: Any, token_ids: Any) -> Any:
             return np.roll(super().score(prompt_token_ids, token_ids), 1, axis=-1)
 
-    assert check(Misjudged(engine()))[0].outcome == "FAIL"
+    result, _ = check(Misjudged(engine()))
+    assert result.outcome == "INCONCLUSIVE" and result.p_value is not None and result.p_value < 1e-6
+    assert "control 'target-only' did not behave" in result.reasons
 
 
 @pytest.mark.parametrize("changes", [{}, {"defect": "block"}], ids=["correct", "wrong-block"])
@@ -218,7 +217,7 @@ def test_every_token_is_held_against_the_law_after_its_own_prefix(changes: dict[
     table = Table(Script(**SCRIPT))
     assert log.cells.shape == (160,) and log.laws.shape == (160, 3)
     for start in range(0, 160, 8):
-        prefix = list(plan.prompt_token_ids)
+        prefix = list(plan.prompts[0])
         for at in range(start, start + 8):
             logits = table.logits(prefix)
             weights = [math.exp(float(logits[token_id]) / 0.7) for token_id in plan.allowed_token_ids]
@@ -387,8 +386,8 @@ def test_where_the_rule_cannot_be_replaced_the_defect_is_planted_in_the_request(
         ("another temperature", "defect", True),
         ("target-only", "lossless", True),
     ]
-    assert num_controls(subject) == len(controls) == len(REQUEST_DEFECTS) + 1
-    assert num_controls(engine()) == len(RULE_DEFECTS) + 1
+    assert len(names_of_controls(subject)) == len(controls) == len(REQUEST_DEFECTS) + 1
+    assert len(names_of_controls(engine())) == len(RULE_DEFECTS) + 1
     assert result.outcome == "PASS"
 
 

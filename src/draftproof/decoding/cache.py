@@ -19,8 +19,10 @@ class Window:
     first: int
     end: int
     key_len: int
-    slots: Tensor  # (G, 1)
-    columns: Tensor  # (G, T): each token's column; padding goes to columns that no pass reads
+    # one slot: its columns [start, stop); padding is not written
+    span: tuple[int, int] | None = None
+    # several: slots (G, 1) and each token's column (G, T); padding goes to columns that no pass reads
+    scatter: tuple[Tensor, Tensor] | None = None
 
 
 class SlotLayer(CacheLayerMixin):
@@ -50,8 +52,13 @@ class SlotLayer(CacheLayerMixin):
         window = self.window
         self.num_updates += 1
         assert window is not None and self.keys is not None and self.values is not None
-        self.keys[window.slots, :, window.columns] = key_states.transpose(1, 2)
-        self.values[window.slots, :, window.columns] = value_states.transpose(1, 2)
+        for store, states in ((self.keys, key_states), (self.values, value_states)):
+            if window.span is not None:
+                start, stop = window.span
+                store[window.first, :, start:stop] = states[0, :, : stop - start]
+            elif window.scatter is not None:
+                slots, at = window.scatter
+                store[slots, :, at] = states.transpose(1, 2)
         rows, columns = slice(window.first, window.end), slice(0, window.key_len)
         return self.keys[rows, :, columns], self.values[rows, :, columns]
 

@@ -18,8 +18,8 @@ from draftproof.decoding.attention import GROUPED
 from draftproof.decoding.cache import SlotStore, Window
 from draftproof.errors import ModelError
 
-PREFILL_CHUNK = 128
-SMALLEST_CHUNK = 16
+PREFILL_CHUNK = 256
+PREFILL_STEP = 32
 FIRST_KEY_LEN = 256
 FULL, SLIDING = "full_attention", "sliding_attention"
 # windows that a model's own code applies, without a cache layer that tells
@@ -88,7 +88,7 @@ class CachedModel:
         self._window = int(model.config.sliding_window) if SLIDING in kinds else None
         self.row_len = [0] * num_slots
         self._written = [0] * num_slots
-        self.store = SlotStore(self.num_layers, num_slots, max_len, max(PREFILL_CHUNK, block))
+        self.store = SlotStore(self.num_layers, num_slots, max_len, block)
 
     @property
     def num_slots(self) -> int:
@@ -106,9 +106,7 @@ class CachedModel:
         """Append tokens to a slot in passes whose widths depend on their number alone; no logits."""
         for start in range(0, len(token_ids), PREFILL_CHUNK):
             chunk = token_ids[start : start + PREFILL_CHUNK]
-            width = SMALLEST_CHUNK
-            while width < len(chunk):
-                width *= 2
+            width = min(PREFILL_CHUNK, -(-len(chunk) // PREFILL_STEP) * PREFILL_STEP)
             length = self.row_len[slot] + len(chunk)
             self.run(slot, slot + 1, {slot: chunk}, width, self.key_len(length), logits=False)
             self.row_len[slot] = length
@@ -200,8 +198,7 @@ class CachedModel:
         columns = torch.where(steps < counts, positions, self.max_len + steps)
         positions = positions.clamp(max=self.max_len - 1)
         mask = self._mask(positions, key_len)
-        slots = torch.arange(first, end)[:, None]
-        self.store.open(Window(first, end, key_len, self._on_device(slots), self._on_device(columns)))
+        self.store.open(self._window_of(first, end, key_len, blocks, columns))
         input_ids = self._on_device(tokens)
         for slot, block in blocks.items():
             if isinstance(block, Tensor):
@@ -225,6 +222,15 @@ class CachedModel:
             config.num_hidden_layers = self.num_layers
         return output
 
+    def _window_of(
+        self, first: int, end: int, key_len: int, blocks: Mapping[int, Sequence[int] | Tensor], columns: Tensor
+    ) -> Window:
+        if end - first == 1:
+            start = self.row_len[first]
+            return Window(first, end, key_len, span=(start, start + len(blocks.get(first, ()))))
+        slots = torch.arange(first, end)[:, None]
+        return Window(first, end, key_len, scatter=(self._on_device(slots), self._on_device(columns)))
+
     def _on_device(self, tensor: Tensor) -> Tensor:
         # the host does not wait for the copy, nor for the passes queued before it
         return tensor.to(self.device, non_blocking=True)
@@ -240,8 +246,7 @@ class CachedModel:
         return ready if self._mixed else ready[SLIDING if self._window is not None else FULL]
 
     def _ready(self, mask: Tensor) -> Tensor:
-        if not self._eager:
-            return mask
+        # as numbers to add: a kernel would make them of booleans again in every layer
         hidden = torch.finfo(self.dtype).min
         return torch.zeros(mask.shape, dtype=self.dtype, device=self.device).masked_fill(~mask, hidden)
 

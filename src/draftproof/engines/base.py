@@ -14,6 +14,7 @@ from draftproof.sampling.accept import AcceptRule
 Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties", "lossy"]
 ControlArm = Literal["own draft", "float32"]
 OnCompletion = Callable[[int, Completion], None]
+WrapRule = Callable[[AcceptRule], AcceptRule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +154,11 @@ class EngineProtocol(Protocol):
         """
         ...
 
-    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "EngineProtocol":
+    def sibling(self, *, max_batch: int, max_len: int, accept: WrapRule | None = None) -> "EngineProtocol":
         """
         Return an engine on the same models for many short requests at once, or with another accept rule.
+
+        ``accept`` makes the other rule of the engine's own.
 
         Its passes may be wider, which changes rounding and not the law. An engine whose batch is fixed returns itself.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
 
 from draftproof.decoding.stopping import StopRule
-from draftproof.engines.base import Capabilities, ControlArm, OnCompletion
+from draftproof.engines.base import Capabilities, ControlArm, OnCompletion, WrapRule
 from draftproof.engines.load import load_model, tokenizers_differ
 from draftproof.engines.prompts import (
     ENGINE_SPECIFIC,
@@ -29,7 +29,6 @@ from draftproof.engines.widen import HALF, float32_copy
 from draftproof.errors import InputError, ModelError, NumericsError
 from draftproof.records import Chunk, Completion
 from draftproof.request import FinishReason, Prompt, SamplingParams
-from draftproof.sampling.accept import AcceptRule
 
 # transformers leaves its constructor untyped
 REQUEST_CONFIG: Any = GenerationConfig
@@ -271,7 +270,7 @@ class HfEngine:
         self._eos = eos
         return self
 
-    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "HfEngine":
+    def sibling(self, *, max_batch: int, max_len: int, accept: WrapRule | None = None) -> "HfEngine":
         """
         Return this engine, whose batch is fixed.
 

@@ -15,10 +15,10 @@ from draftproof.decoding.proposers.cross_tokenizer import CrossTokenizer
 from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.shapes import any_shapes, measure_shapes
-from draftproof.engines.base import Capabilities, ControlArm
+from draftproof.engines.base import Capabilities, ControlArm, WrapRule
 from draftproof.engines.load import load_empty, load_model, tokenizers_differ
 from draftproof.engines.memory_plan import plan_memory
-from draftproof.engines.pack import PackedLinear, pack_linears
+from draftproof.engines.pack import Packed, pack_linears
 from draftproof.engines.prompts import eos_token_ids
 from draftproof.engines.requests import DecoderEngine, require_sizes
 from draftproof.engines.teacher import teacher_forced_logits
@@ -200,7 +200,7 @@ class Engine(DecoderEngine):
                 "shape_class": measured.describe(),
                 "dtype": str(self._target.dtype).removeprefix("torch."),
                 "device": str(self._target.device),
-                "packed_weights": any(isinstance(module, PackedLinear) for module in self._target.model.modules()),
+                "packed_weights": any(isinstance(module, Packed) for module in self._target.model.modules()),
                 "attention": self._target.model.config._attn_implementation,
             },
             score_passes=True,
@@ -211,7 +211,7 @@ class Engine(DecoderEngine):
         """See `EngineProtocol.score`: the plain model over the whole sequences, no cache, no slots."""
         return teacher_forced_logits(self._target.model, prompt_token_ids, token_ids)
 
-    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "Engine":
+    def sibling(self, *, max_batch: int, max_len: int, accept: WrapRule | None = None) -> "Engine":
         """See `EngineProtocol.sibling`; its pass shapes are measured anew."""
         return self._like(max_batch=max_batch, max_len=max_len, accept=accept)
 
@@ -232,7 +232,7 @@ class Engine(DecoderEngine):
         proposer: Proposer | None = None,
         max_batch: int = 1,
         max_len: int,
-        accept: AcceptRule | None = None,
+        accept: WrapRule | None = None,
     ) -> "Engine":
         return Engine(
             model or self._target.model,
@@ -243,7 +243,7 @@ class Engine(DecoderEngine):
             max_len=max_len,
             numerics=self.numerics,
             verification=self.verification,
-            accept=accept or self._decoder.accept,
+            accept=accept(self._decoder.accept) if accept else self._decoder.accept,
             noise=self._decoder.noise,
             take_back=self._decoder.take_back,
         )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from draftproof.decoding.proposers.base import Proposer
-from draftproof.engines.base import Capabilities, ControlArm
+from draftproof.engines.base import Capabilities, ControlArm, WrapRule
 from draftproof.engines.requests import DecoderEngine, require_sizes
 from draftproof.engines.script import Script
 from draftproof.errors import InputError
@@ -232,7 +232,7 @@ class ScriptedEngine(DecoderEngine):
         """
         raise InputError(f"control arm '{name}': a table has no model to draft with or to convert")
 
-    def sibling(self, *, max_batch: int, max_len: int, accept: AcceptRule | None = None) -> "ScriptedEngine":
+    def sibling(self, *, max_batch: int, max_len: int, accept: WrapRule | None = None) -> "ScriptedEngine":
         """See `EngineProtocol.sibling`."""
         return ScriptedEngine(
             self._script,
@@ -240,7 +240,7 @@ class ScriptedEngine(DecoderEngine):
             num_speculative_tokens=self.num_speculative_tokens,
             max_batch=max_batch,
             max_len=max_len,
-            accept=accept or self._decoder.accept,
+            accept=accept(self._decoder.accept) if accept else self._decoder.accept,
             noise=self._decoder.noise,
         )
 

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from draftproof.engines.available import available_memory
-from draftproof.engines.pack import PackedLinear
+from draftproof.engines.pack import Packed
 from draftproof.errors import ModelError
 
 HALF = (torch.bfloat16, torch.float16)
@@ -23,7 +23,7 @@ def float32_copy(model: PreTrainedModel) -> PreTrainedModel:
     ModelError
         There is no memory for it.
     """
-    packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    packed = [module for module in model.modules() if isinstance(module, Packed)]
     count = sum(part.numel() for part in model.parameters()) + sum(one.in_features * one.out_features for one in packed)
     needed, available = BYTES_PER_WEIGHT * count, available_memory(str(model.device))
     if needed > available.num_bytes:

@@ -31,8 +31,10 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
     if equivalence.sampled is None:
         said.append("The sampled law was not checked.")
     else:
+        words = f"{len(plan.sampled.words)} allowed tokens"
+        cells = words if plan.sampled.cells == "words" else "the whole vocabulary in rank cells"
         said.append(
-            f"The sampled law was checked on one fixed prompt with {len(plan.sampled.words)} allowed tokens at temperature "
+            f"The sampled law was checked on {len(plan.sampled.prompt)} fixed prompt(s) with {cells} at temperature "
             f"{plan.sampled.temperature:g}; top-k, top-p and other prompts were not."
         )
         said.append(

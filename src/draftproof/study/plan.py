@@ -148,10 +148,16 @@ class SampledPlan(Table):
 
     enabled: bool = True
     """Whether sampled output is checked against the target's law."""
-    prompt: str = "red green blue red green red blue blue green red blue green red green blue green"
-    """The fixed input; one that repeats itself gives prompt lookup something to find."""
+    prompt: tuple[str, ...] = (
+        "red green blue red green red blue blue green red blue green red green blue green",
+        "black white black yellow white black white yellow yellow black white yellow",
+    )
+    """The fixed input, one text or several of different lengths, taken in turn. Text that repeats itself gives prompt lookup
+    something to find."""
+    cells: Literal["words", "ranks"] = "words"
+    """"words" restricts the vocabulary to `words`; "ranks" generates from all of it and groups tokens by their rank."""
     words: tuple[str, ...] = (" red", " green", " blue", " black", " white", " yellow", " brown", " orange")
-    """The only words that may be generated, each one token of the target's tokenizer."""
+    """The only words that may be generated where cells = "words", each one token of the target's tokenizer."""
     temperature: float = Field(default=1.0, gt=0, le=100)
     """Of the check."""
     sequences: int = Field(default=800, ge=100)
@@ -174,6 +180,18 @@ class SampledPlan(Table):
     """PASS needs as many tokens at each place in a round."""
     seed: int = Field(default=1, ge=0, le=10**12)
     """Of every draw in the check."""
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("prompt")
+    @classmethod
+    def _different(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value or not all(value) or len(set(value)) < len(value):
+            raise ValueError("give one text, or a list of different ones")
+        return value
 
     @field_validator("words")
     @classmethod

@@ -28,7 +28,8 @@ from draftproof.study.progress import Progress
 from draftproof.study.setup import open_engine, sampled_design
 from draftproof.verify.anchor import anchor
 from draftproof.verify.greedy import compare_greedy
-from draftproof.verify.sampled import num_controls, verify_sampled
+from draftproof.verify.live_controls import names_of_controls
+from draftproof.verify.sampled import verify_sampled
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
 
@@ -135,7 +136,7 @@ def _run(
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
     if design and stopped is None:
-        total = design.sequences + num_controls(engine) * design.control_sequences
+        total = design.sequences + len(names_of_controls(engine)) * design.control_sequences
         sampled, controls = verify_sampled(engine, design, progress.start("sampled check and controls", total))
     claim: Any = capabilities.claim if greedy and greedy.outcome == "PASS" else "none"
     basis = capabilities.claim_basis if claim != "none" else "greedy output was not shown to be the same"

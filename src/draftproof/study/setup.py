@@ -8,7 +8,7 @@ from draftproof.errors import PlanError
 from draftproof.proposers import CrossTokenizer, DraftModel, EarlyExit, PromptLookup, Proposer
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.verify.sampled import SampledDesign
+from draftproof.verify.collect import SampledDesign
 
 DEFAULT_MAX_LEN = 1024
 
@@ -73,16 +73,18 @@ def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
     """
     if not plan.sampled.enabled:
         return None
-    values = plan.sampled.model_dump(exclude={"enabled", "prompt", "words"})
+    values = plan.sampled.model_dump(exclude={"enabled", "prompt", "words", "cells"})
     allowed: list[int] = []
-    for word in plan.sampled.words:
+    for word in plan.sampled.words if plan.sampled.cells == "words" else ():
         token_ids = engine.encode(word)
         if len(token_ids) != 1 or token_ids[0] in allowed:
             what = "a token that another word has" if len(token_ids) == 1 else f"{len(token_ids)} tokens"
             raise PlanError(f"sampled.words: {word!r} is {what} in this tokenizer; choose different one-token words")
         allowed.extend(token_ids)
     return SampledDesign(
-        prompt_token_ids=tuple(engine.encode(plan.sampled.prompt)), allowed_token_ids=tuple(allowed), **values
+        prompts=tuple(tuple(engine.encode(text)) for text in plan.sampled.prompt),
+        allowed_token_ids=tuple(allowed) or None,
+        **values,
     )
 
 

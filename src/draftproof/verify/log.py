@@ -10,6 +10,7 @@ import numpy.typing as npt
 from draftproof.records import Completion
 
 UNKNOWN = "unknown"
+PLACES = ("plain", "draft 1", "draft 2+", "bonus")
 
 Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

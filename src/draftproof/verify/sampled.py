@@ -1,76 +1,56 @@
 """
 Is the sampled speculative output drawn from the target's law?
 
-A fixed prompt, a small allowed vocabulary, many seeds. Every token is judged by the target's exact probabilities after
-its own prefix, which an independent pass of the plain model gives; the speculative pass never judges itself.
+Fixed prompts, many seeds; a small allowed vocabulary, or the whole of it in rank cells. Every token is judged by the target's
+exact probabilities after its own prefix, which an independent pass of the plain model gives; the speculative pass never
+judges itself.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.evidence import ControlResult, Outcome, SampledResult, SmallestDeviation
-from draftproof.records import Completion
-from draftproof.request import SamplingParams
 from draftproof.stats.goodness import pooled_chi2
 from draftproof.stats.power import POWER, smallest_tv_of_chi2, smallest_tv_of_score
-from draftproof.stats.variation import pooled_tv
+from draftproof.stats.variation import TVResult, pooled_tv
 from draftproof.verify.battery import NamedResult, examine
-from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS
+from draftproof.verify.cells import coarser
+from draftproof.verify.collect import Advance, EngineFailed, Forbidden, SampledDesign, collect
 from draftproof.verify.eprocess import EProcess
-from draftproof.verify.log import UNKNOWN, TokenLog, joined, outcomes_before, places
+from draftproof.verify.live_controls import run_controls
+from draftproof.verify.log import PLACES, TokenLog
+from draftproof.verify.worker import open_worker
 
-SCORE_BATCH = 32
-BATCHES_PER_BLOCK = 4
 SHARES = 2  # of alpha_fail: one for the e-process, one for the tests at the end
-PLACES = ("plain", "draft 1", "draft 2+", "bonus")
-Array = npt.NDArray[np.float64]
-Advance = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledDesign:
-    """What is registered: see `study.plan.SampledPlan` for the fields' meaning."""
-
-    prompt_token_ids: tuple[int, ...]
-    allowed_token_ids: tuple[int, ...]
-    temperature: float
-    sequences: int
-    control_sequences: int
-    tokens: int
-    batch: int
-    delta: float
-    delta_stratum: float
-    alpha_fail: float
-    alpha_eq: float
-    min_stratum_tokens: int
-    seed: int
-
-
-class EngineFailed(Exception):
-    """A request of the check did not run to its end, so nothing can be said about the law."""
-
-
-class Forbidden(Exception):
-    """A token that the request did not allow was generated: whatever else was seen, that is not the target's law."""
+CURVE_POINTS = 20
+Tell = Callable[[str], None]
 
 
 def verify_sampled(
-    engine: EngineProtocol, design: SampledDesign, advance: Advance
+    engine: EngineProtocol, design: SampledDesign, advance: Advance, tell: Tell = lambda text: None
 ) -> tuple[SampledResult, list[ControlResult]]:
     """
     Run the check and its controls.
+
+    Parameters
+    ----------
+    engine : EngineProtocol
+    design : SampledDesign
+    advance : callable
+        Gets the number of sequences that were finished.
+    tell : callable
+        Gets the e-value and the bound after each block.
 
     Returns
     -------
     SampledResult, list of ControlResult
         PASS needs: nothing rejected at ``alpha_fail``, the upper bound on the total variation below ``delta``, every
-        stratum covered and its bound below ``delta_stratum``, and controls that behaved.
+        stratum covered and its bound below ``delta_stratum``, and controls that behaved. Where they did not, the outcome is
+        INCONCLUSIVE whatever else was seen.
 
     Notes
     -----
@@ -79,71 +59,42 @@ def verify_sampled(
     only if nothing stopped it. ``p_value`` is twice the smaller of the two. Bound: Azuma with a union over the sets of
     cells.
     """
-    worker = engine.sibling(max_batch=design.batch, max_len=len(design.prompt_token_ids) + design.tokens)
-    configuration = {
-        "temperature": design.temperature,
-        "allowed_token_ids": list(design.allowed_token_ids),
-        "prompt_tokens": len(design.prompt_token_ids),
-        "num_speculative_tokens": worker.capabilities.num_speculative_tokens,
-        "batch": min(design.batch, worker.capabilities.max_batch),
-        "claim about greedy output": worker.capabilities.claim,
-    }
-    registered = {"delta": design.delta, "alpha_fail": design.alpha_fail, "alpha_eq": design.alpha_eq}
-    unread = SampledResult(
-        outcome="INCONCLUSIVE",
-        configuration=configuration,
-        sequences=design.sequences,
-        tokens=0,
-        tv_estimate=None,
-        tv_upper_bound=None,
-        p_value=None,
-        strata=[],
-        reasons=[],
-        tv_by_n=[],
-        **registered,
-    )
-    process = EProcess()
-    limit = math.log(SHARES / design.alpha_fail)
+    worker, drafts = open_worker(engine, design)
+    result = _unread(worker, design)
+    process, limit = EProcess(), math.log(SHARES / design.alpha_fail)
+    seen: list[TokenLog] = []
+
+    def stop(block: TokenLog) -> bool:
+        seen.append(block)
+        process.update(block)
+        bound = _whole(seen, design).upper_bound
+        tell(f"e-value {math.exp(min(process.log_e, 700.0)):.3g}, bound {bound:.3f}" if bound is not None else "")
+        return process.largest_log_e >= limit
+
     try:
-        log = collect(
-            worker, design, design.sequences, design.seed, advance, stop=lambda block: process.update(block) >= limit
-        )
+        log = collect(worker, design, design.sequences, design.seed, advance, drafts=drafts, stop=stop)
     except EngineFailed as failure:
-        return unread.model_copy(update={"reasons": [str(failure)]}), []
+        return result.model_copy(update={"reasons": [str(failure)]}), []
     except Forbidden as defect:
-        return unread.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
+        return result.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
     sequences = len(log.cells) // design.tokens
     tests: list[NamedResult] = []
     p_value = min(1.0, SHARES * math.exp(-process.largest_log_e))
-    smallest = f"e-process after {sequences} of {design.sequences} sequences"
+    loudest = f"e-process after {sequences} of {design.sequences} sequences"
     if process.largest_log_e < limit:
         tests = examine(log)
-        p_value, smallest = min((p_value, smallest), (min(1.0, SHARES * _least(tests)[0]), _least(tests)[1]))
+        p_value, loudest = min((p_value, loudest), (min(1.0, SHARES * _least(tests)[0]), _least(tests)[1]))
+    strata, reasons = _strata(worker, design, log)
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
-    strata, reasons = [], []
-    for name in PLACES if worker.capabilities.reports_rounds else ():
-        chosen = np.array([stratum == name for stratum in log.strata])
-        part = pooled_tv(log.cells[chosen], log.laws[chosen], design.alpha_eq)
-        strata.append(
-            {"place in the round": name, "tokens": part.tokens, "TV": part.estimate, "bound": part.upper_bound}
-        )
-        if name == "plain" or (name == "draft 2+" and worker.capabilities.num_speculative_tokens == 1):
-            continue
-        if part.tokens < design.min_stratum_tokens:
-            reasons.append(f"only {part.tokens} tokens at '{name}', {design.min_stratum_tokens} were registered")
-        elif part.upper_bound is None or part.upper_bound >= design.delta_stratum:
-            reasons.append(f"bound {part.upper_bound:.3f} at '{name}' is not below {design.delta_stratum}")
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
-    controls = _controls(worker, design, advance)
-    reasons.extend(f"control '{item.name}' did not behave" for item in controls if not item.behaved)
-    outcome: Outcome = "INCONCLUSIVE" if reasons else "PASS"
+    controls = run_controls(engine, design, advance, lambda log: _least(examine(log))[0])
+    misbehaved = [f"control '{item.name}' did not behave" for item in controls if not item.behaved]
+    outcome: Outcome = "INCONCLUSIVE" if reasons or misbehaved else "PASS"
     if p_value < design.alpha_fail:
-        outcome = "FAIL"
-        reasons.insert(0, f"{smallest}: adjusted p = {p_value:.2g} is below {design.alpha_fail}")
-    steps = np.unique(np.linspace(len(log.cells) / 20, len(log.cells), 20).astype(int))
-    curve = [(int(n), pooled_tv(log.cells[:n], log.laws[:n], design.alpha_eq)) for n in steps if n > 0]
-    result = unread.model_copy(
+        outcome = "INCONCLUSIVE" if misbehaved else "FAIL"
+        reasons.insert(0, f"{loudest}: adjusted p = {p_value:.2g} is below {design.alpha_fail}")
+    result = result.model_copy(
         update={
             "outcome": outcome,
             "sequences": sequences,
@@ -152,8 +103,8 @@ def verify_sampled(
             "tv_upper_bound": whole.upper_bound,
             "p_value": p_value,
             "strata": strata,
-            "reasons": reasons,
-            "tv_by_n": [(n, item.estimate or 0.0, item.upper_bound or 1.0) for n, item in curve],
+            "reasons": [*reasons, *misbehaved],
+            "tv_by_n": _curve(log, design),
             "tests": [_row(item) for item in tests],
             "smallest_deviation": smallest_deviation(log, tests, design.alpha_fail) if tests else None,
         }
@@ -166,14 +117,9 @@ def judge(log: TokenLog) -> tuple[float, str]:
     return _least(examine(log))
 
 
-def _least(tests: Sequence[NamedResult]) -> tuple[float, str]:
-    least = min((item for item in tests if item.adjusted is not None), key=lambda item: (item.adjusted, item.p_value))
-    return least.adjusted or 0.0, least.title
-
-
 def smallest_deviation(log: TokenLog, tests: Sequence[NamedResult], alpha_fail: float) -> SmallestDeviation:
     """Return what tests of this size find with power 0.9 if each is adjusted for the number of all of them."""
-    alpha = alpha_fail / SHARES / sum(item.p_value is not None for item in tests)
+    alpha = alpha_fail / SHARES / max(1, sum(item.p_value is not None for item in tests))
     table = pooled_chi2(log.contexts, log.cells, log.laws)
     return SmallestDeviation(
         power=POWER,
@@ -186,6 +132,81 @@ def smallest_deviation(log: TokenLog, tests: Sequence[NamedResult], alpha_fail: 
     )
 
 
+def impossible_places(num_speculative_tokens: int | None) -> tuple[str, ...]:
+    """Return the places that no quota is asked of: those that cannot come, and plain steps, where nothing is speculative."""
+    return ("plain", "draft 2+") if num_speculative_tokens == 1 else ("plain",)
+
+
+def _unread(worker: EngineProtocol, design: SampledDesign) -> SampledResult:
+    words = design.allowed_token_ids
+    claim = (
+        f"at a total variation below {design.delta}, tokens follow the target's law on {len(design.prompts)} prompt(s)"
+    )
+    return SampledResult(
+        outcome="INCONCLUSIVE",
+        configuration={
+            "temperature": design.temperature,
+            "allowed_token_ids": "all, in rank cells" if words is None else list(words),
+            "prompt_tokens": [len(prompt) for prompt in design.prompts],
+            "num_speculative_tokens": worker.capabilities.num_speculative_tokens,
+            "batch": min(design.batch, worker.capabilities.max_batch),
+            "claim about greedy output": worker.capabilities.claim,
+        },
+        claim=claim,
+        sequences=design.sequences,
+        tokens=0,
+        tv_estimate=None,
+        tv_upper_bound=None,
+        delta=design.delta,
+        p_value=None,
+        alpha_fail=design.alpha_fail,
+        alpha_eq=design.alpha_eq,
+        strata=[],
+        reasons=[],
+        tv_by_n=[],
+    )
+
+
+def _strata(worker: EngineProtocol, design: SampledDesign, log: TokenLog) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a row for each place in the round, and what keeps PASS away."""
+    rows, reasons = [], []
+    for name in PLACES if worker.capabilities.reports_rounds else ():
+        part = place_bound(log, name, design)
+        rows.append({"place in the round": name, "tokens": part.tokens, "TV": part.estimate, "bound": part.upper_bound})
+        if name in impossible_places(worker.capabilities.num_speculative_tokens):
+            continue
+        if part.tokens < design.min_stratum_tokens:
+            reasons.append(f"only {part.tokens} tokens at '{name}', {design.min_stratum_tokens} were registered")
+        elif part.upper_bound is None or part.upper_bound >= design.delta_stratum:
+            reasons.append(f"bound {part.upper_bound:.3f} at '{name}' is not below {design.delta_stratum}")
+    return rows, reasons
+
+
+def place_bound(log: TokenLog, place: str, design: SampledDesign) -> TVResult:
+    """Return the total variation of the tokens of one place, in the cells of a stratum."""
+    chosen = np.array([name == place for name in log.strata])
+    cells, laws = log.cells[chosen], log.laws[chosen]
+    if design.allowed_token_ids is None:
+        cells, laws = coarser(cells, laws)
+    return pooled_tv(cells, laws, design.alpha_eq)
+
+
+def _whole(blocks: Sequence[TokenLog], design: SampledDesign) -> TVResult:
+    cells, laws = (np.concatenate([getattr(block, name) for block in blocks]) for name in ("cells", "laws"))
+    return pooled_tv(cells, laws, design.alpha_eq)
+
+
+def _curve(log: TokenLog, design: SampledDesign) -> list[tuple[int, float, float]]:
+    steps = np.unique(np.linspace(len(log.cells) / CURVE_POINTS, len(log.cells), CURVE_POINTS).astype(int))
+    found = [(int(n), pooled_tv(log.cells[:n], log.laws[:n], design.alpha_eq)) for n in steps if n > 0]
+    return [(n, item.estimate or 0.0, item.upper_bound or 1.0) for n, item in found]
+
+
+def _least(tests: Sequence[NamedResult]) -> tuple[float, str]:
+    least = min((item for item in tests if item.adjusted is not None), key=lambda item: (item.adjusted, item.p_value))
+    return least.adjusted or 0.0, least.title
+
+
 def _row(item: NamedResult) -> dict[str, Any]:
     return {
         "test": item.name,
@@ -195,155 +216,3 @@ def _row(item: NamedResult) -> dict[str, Any]:
         "p value": item.p_value,
         "adjusted": item.adjusted,
     }
-
-
-def collect(
-    worker: EngineProtocol,
-    design: SampledDesign,
-    sequences: int,
-    seed: int,
-    advance: Advance,
-    *,
-    speculate: bool = True,
-    alter: Callable[[SamplingParams], SamplingParams] = lambda params: params,
-    stop: Callable[[TokenLog], bool] | None = None,
-) -> TokenLog:
-    """
-    Generate, then score each distinct sequence once with the plain model.
-
-    With ``stop``, in blocks in the order of the sequences' seeds: it is asked after each, and True leaves out the rest.
-
-    Raises
-    ------
-    EngineFailed
-        A request ended with an error, or early.
-    Forbidden
-        A token came that was not allowed.
-    """
-    size = sequences if stop is None else BATCHES_PER_BLOCK * design.batch
-    contexts: dict[tuple[int, ...], int] = {}
-    laws: dict[tuple[int, ...], Array] = {}
-    blocks: list[TokenLog] = []
-    for start in range(0, sequences, size):
-        params = [
-            alter(
-                SamplingParams(
-                    max_tokens=design.tokens,
-                    temperature=design.temperature,
-                    seed=seed * 1_000_003 + index,
-                    ignore_eos=True,
-                    allowed_token_ids=design.allowed_token_ids,
-                )
-            )
-            for index in range(start, min(start + size, sequences))
-        ]
-        completions = _generate(worker, design, params, advance, speculate)
-        laws.update(_laws(worker, design, {item.token_ids for item in completions} - laws.keys()))
-        blocks.append(_log(worker, design, completions, start, contexts, laws))
-        if stop is not None and stop(blocks[-1]):
-            advance(sequences - start - len(completions))
-            break
-    return joined(blocks)
-
-
-def _generate(
-    worker: EngineProtocol, design: SampledDesign, params: Sequence[SamplingParams], advance: Advance, speculate: bool
-) -> list[Completion]:
-    sequences = len(params)
-    prompts: list[Sequence[int]] = [design.prompt_token_ids] * sequences
-    completions = worker.generate(prompts, params, speculate=speculate, on_completion=lambda index, done: advance(1))
-    failed = [completion.error for completion in completions if completion.error]
-    if failed:
-        raise EngineFailed(f"{len(failed)} of {sequences} requests ended with an error: {failed[0]}")
-    allowed = set(design.allowed_token_ids)
-    strange = [token for completion in completions for token in completion.token_ids if token not in allowed]
-    if strange:
-        raise Forbidden(f"{len(strange)} generated tokens were not among those allowed, the first is id {strange[0]}")
-    lengths = {len(completion.token_ids) for completion in completions}
-    if lengths != {design.tokens}:
-        raise EngineFailed(
-            f"requests ended after {min(lengths)} to {max(lengths)} tokens, {design.tokens} were asked for"
-        )
-    return completions
-
-
-def _log(
-    worker: EngineProtocol,
-    design: SampledDesign,
-    completions: Sequence[Completion],
-    start: int,
-    contexts: dict[tuple[int, ...], int],
-    laws: dict[tuple[int, ...], Array],
-) -> TokenLog:
-    """Return a block as a log; a prefix that is new gets the next number in ``contexts``."""
-    cell_of = {token_id: cell for cell, token_id in enumerate(design.allowed_token_ids)}
-    count = len(completions)
-    unknown = [UNKNOWN] * design.tokens
-    return TokenLog(
-        cells=np.array([cell_of[token_id] for item in completions for token_id in item.token_ids]),
-        laws=np.concatenate([laws[item.token_ids] for item in completions]),
-        contexts=np.array(
-            [
-                contexts.setdefault(item.token_ids[:index], len(contexts))
-                for item in completions
-                for index in range(design.tokens)
-            ]
-        ),
-        strata=[place for item in completions for place in places(item) or unknown],
-        sequences=np.repeat(np.arange(start, start + count), design.tokens),
-        positions=np.tile(np.arange(design.tokens), count),
-        after=[outcome for item in completions for outcome in outcomes_before(item) or unknown],
-        num_speculative_tokens=worker.capabilities.num_speculative_tokens,
-    )
-
-
-def _laws(
-    worker: EngineProtocol, design: SampledDesign, sequences: Iterable[tuple[int, ...]]
-) -> dict[tuple[int, ...], Array]:
-    distinct = sorted(sequences)
-    allowed = np.array(design.allowed_token_ids)
-    result: dict[tuple[int, ...], Array] = {}
-    for start in range(0, len(distinct), SCORE_BATCH):
-        batch = distinct[start : start + SCORE_BATCH]
-        scores = worker.score(design.prompt_token_ids, batch)[:, :, allowed].astype(np.float64) / design.temperature
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        result.update(zip(batch, scores / scores.sum(axis=-1, keepdims=True), strict=True))
-    return result
-
-
-def num_controls(engine: EngineProtocol) -> int:
-    """Return how many controls a check of this engine runs."""
-    defects = RULE_DEFECTS if engine.capabilities.replaceable_rule else REQUEST_DEFECTS
-    return len(defects) + 1
-
-
-def _controls(worker: EngineProtocol, design: SampledDesign, advance: Advance) -> list[ControlResult]:
-    """Plant defects in the accept rule where the engine lets us, else in the request; and run one correct variant."""
-
-    def run(name: str, kind: Literal["defect", "lossless"], subject: EngineProtocol, **options: Any) -> ControlResult:
-        seed = design.seed + len(results) + 1
-        detail = f"{design.control_sequences} sequences, "
-        try:
-            p_value = judge(collect(subject, design, design.control_sequences, seed, advance, **options))[0]
-            flagged = p_value < design.alpha_fail
-            detail += f"adjusted p = {p_value:.2g}"
-        except Forbidden as defect:
-            flagged = True
-            detail += str(defect)
-        except EngineFailed as failure:
-            return ControlResult(name=name, kind=kind, flagged=False, behaved=False, detail=detail + str(failure))
-        return ControlResult(
-            name=name, kind=kind, flagged=flagged, behaved=flagged == (kind == "defect"), detail=detail
-        )
-
-    results: list[ControlResult] = []
-    if worker.capabilities.replaceable_rule:
-        for name, rule in RULE_DEFECTS.items():
-            subject = worker.sibling(
-                max_batch=worker.capabilities.max_batch, max_len=worker.capabilities.max_len, accept=rule
-            )
-            results.append(run(name, "defect", subject))
-    else:
-        for name, alter in REQUEST_DEFECTS.items():
-            results.append(run(name, "defect", worker, alter=alter))
-    return [*results, run("target-only", "lossless", worker, speculate=False)]

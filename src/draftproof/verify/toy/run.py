@@ -6,16 +6,14 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.loop import Decoder
 from draftproof.decoding.proposers.base import ProposerContext
 from draftproof.decoding.stopping import StopRule
 from draftproof.request import SamplingParams
-from draftproof.sampling.accept import AcceptRule, Decision, Keys, Proposal
-from draftproof.sampling.noise import Noise
 from draftproof.verify.controls.control import Parts
+from draftproof.verify.draft_laws import DraftLaws
 from draftproof.verify.toy.laws import Array, Nearness, draft_logits, exact_law, kept, target_logits
 from draftproof.verify.toy.models import TabulatedDraft, TabulatedTarget
 
@@ -64,7 +62,7 @@ class ToyLog:
     laws : ndarray, shape (N, V)
         The target's exact law after the token's own prefix, from the table.
     draft_laws : ndarray, shape (N, V)
-        What the draft reported at the token's place; NaN where nothing was drafted or the draft was a point mass.
+        What the draft reported at the token's place; NaN where nothing was drafted.
     offsets, num_proposed : ndarray, shape (N,), int64
         The token's place in its round, from 0, and how many tokens the round proposed.
     outcomes : list of str
@@ -112,7 +110,7 @@ def run_toy(plan: ToyPlan, plant: Callable[[Parts], Parts] = lambda parts: parts
                 target=target,
             )
         )
-    drafts = _DraftLaws(parts.accept)
+    drafts = DraftLaws(parts.accept)
     decoder = Decoder(
         target, parts.proposer, k, accept=drafts, noise=parts.noise, take_back=parts.take_back, clock=lambda: 0.0
     )
@@ -122,21 +120,6 @@ def run_toy(plan: ToyPlan, plant: Callable[[Parts], Parts] = lambda parts: parts
         decoder.submit(row)
     decoder.run()
     return _log(plan, rows, drafts)
-
-
-class _DraftLaws:
-    """The accept rule given, and what the draft reported whenever it was asked."""
-
-    def __init__(self, accept: AcceptRule) -> None:
-        self._accept = accept
-        self.seen: list[tuple[list[int], Sequence[int], Tensor]] = []
-
-    def __call__(
-        self, target_probs: Tensor, proposal: Proposal, keys: Keys, positions: Sequence[int], noise: Noise
-    ) -> Decision:
-        if proposal.probs is not None:
-            self.seen.append(([sample for _, sample in keys], positions, proposal.probs))
-        return self._accept(target_probs, proposal, keys, positions, noise)
 
 
 def _row(plan: ToyPlan, params: SamplingParams, index: int) -> Row:
@@ -153,7 +136,7 @@ def _row(plan: ToyPlan, params: SamplingParams, index: int) -> Row:
     )
 
 
-def _log(plan: ToyPlan, rows: Sequence[Row], drafts: _DraftLaws) -> ToyLog:
+def _log(plan: ToyPlan, rows: Sequence[Row], drafts: DraftLaws) -> ToyLog:
     size, tokens = plan.vocab_size, plan.tokens
     generated = np.array([row.generated for row in rows])
     before = np.array([row.token_ids[row.num_prompt - 2 : -2] for row in rows])
@@ -168,23 +151,17 @@ def _log(plan: ToyPlan, rows: Sequence[Row], drafts: _DraftLaws) -> ToyLog:
             outcomes.extend([outcome] * item.emitted)
             whole: Outcome = "accepted" if item.num_proposed else "plain"
             outcome = "rejected" if item.num_accepted < item.num_proposed else whole
-    # a later round's report of the same place is the one that counts; earlier ones were taken back
-    draft_laws = np.full((len(rows), tokens + plan.num_speculative_tokens, size), np.nan)
-    for samples, positions, probs in drafts.seen:
-        places = np.array(positions)[:, None] + np.arange(probs.shape[1])
-        draft_laws[np.array(samples)[:, None], places] = probs.numpy()
-    offset_row, proposed_row = np.array(offsets), np.array(proposed)
-    flat = draft_laws[:, :tokens].reshape(-1, size)
-    flat[offset_row >= proposed_row] = np.nan
+    drafted = np.array(offsets).reshape(len(rows), tokens) < np.array(proposed).reshape(len(rows), tokens)
+    draft_laws = [drafts.of(row.key, drafted[index].tolist(), size) for index, row in enumerate(rows)]
     return ToyLog(
         token_ids=generated.ravel(),
         sequences=np.repeat(np.arange(len(rows)), tokens),
         positions=np.tile(np.arange(tokens), len(rows)),
         contexts=contexts,
         laws=exact_law(target_logits(size), kept(size)).reshape(-1, size)[contexts],
-        draft_laws=flat,
-        offsets=offset_row,
-        num_proposed=proposed_row,
+        draft_laws=np.concatenate(draft_laws),
+        offsets=np.array(offsets),
+        num_proposed=np.array(proposed),
         outcomes=outcomes,
         num_speculative_tokens=plan.num_speculative_tokens,
     )

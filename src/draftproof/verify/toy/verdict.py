@@ -7,16 +7,14 @@ import numpy.typing as npt
 
 from draftproof.evidence import Outcome
 from draftproof.stats.variation import pooled_tv
+from draftproof.verify.cells import LAST_RANKS, STRATUM_LAST_RANKS, rank_cells
 from draftproof.verify.controls.table import END_TOKEN
 from draftproof.verify.log import TokenLog
 from draftproof.verify.sampled import judge
-from draftproof.verify.toy.laws import Array
 from draftproof.verify.toy.run import ToyLog
 
 ALPHA_FAIL, ALPHA_EQ = 1e-3, 0.05
 DELTA, DELTA_STRATUM = 0.02, 0.05
-# last rank, from 1, of each cell but the open one
-RANKS, STRATUM_RANKS = (1, 2, 3, 4, 6, 8, 12), (1, 3, 8)
 STRATA = ("draft 1", "draft 2+", "bonus")
 
 
@@ -60,8 +58,8 @@ def judge_toy(log: ToyLog) -> Verdict:
             num_speculative_tokens=log.num_speculative_tokens,
         )
     )
-    bounds = {"all": _bound(log, np.ones(len(places), dtype=bool), RANKS)}
-    bounds |= {name: _bound(log, places == name, STRATUM_RANKS) for name in STRATA}
+    bounds = {"all": _bound(log, np.ones(len(places), dtype=bool), LAST_RANKS)}
+    bounds |= {name: _bound(log, places == name, STRATUM_LAST_RANKS) for name in STRATA}
     within = all(bound < (DELTA if name == "all" else DELTA_STRATUM) for name, bound in bounds.items())
     outcome: Outcome = "FAIL" if p_value < ALPHA_FAIL else "PASS" if within else "INCONCLUSIVE"
     return Verdict(outcome=outcome, p_value=p_value, test=test, bounds=bounds)
@@ -77,10 +75,6 @@ def places_of(log: ToyLog) -> list[str]:
 def _bound(log: ToyLog, chosen: npt.NDArray[np.bool_], last_ranks: tuple[int, ...]) -> float:
     if not chosen.any():
         return 1.0
-    laws, token_ids = log.laws[chosen], log.token_ids[chosen]
-    # a token's rank, from 0, is known before the token is
-    ranks = np.argsort(np.argsort(-laws, axis=1, kind="stable"), axis=1)
-    cells = np.searchsorted(last_ranks, ranks + 1)
-    probs: Array = np.stack([(laws * (cells == cell)).sum(axis=1) for cell in range(len(last_ranks) + 1)], axis=1)
-    part = pooled_tv(cells[np.arange(len(cells)), token_ids], probs, ALPHA_EQ)
+    cells, probs = rank_cells(log.laws[chosen], log.token_ids[chosen], last_ranks)
+    part = pooled_tv(cells, probs, ALPHA_EQ)
     return part.upper_bound if part.upper_bound is not None else 1.0

@@ -1,0 +1,64 @@
+"""The controls of a sampled check: defects planted in the engine under test, which must be found, and a variant that must not."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from draftproof.engines.base import EngineProtocol
+from draftproof.evidence import ControlResult
+from draftproof.verify.collect import Advance, EngineFailed, Forbidden, SampledDesign, collect
+from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS
+from draftproof.verify.draft_laws import DraftLaws
+from draftproof.verify.log import TokenLog
+from draftproof.verify.worker import open_worker
+
+Kind = Literal["defect", "lossless"]
+Judge = Callable[[TokenLog], float]
+
+
+def names_of_controls(engine: EngineProtocol) -> list[tuple[str, Kind]]:
+    """Return what `run_controls` runs: in the accept rule where the engine lets us, else in the request."""
+    defects = RULE_DEFECTS if engine.capabilities.replaceable_rule else REQUEST_DEFECTS
+    return [*((name, "defect") for name in defects), ("target-only", "lossless")]
+
+
+def run_controls(engine: EngineProtocol, design: SampledDesign, advance: Advance, judge: Judge) -> list[ControlResult]:
+    """
+    Run each control once.
+
+    Parameters
+    ----------
+    engine : EngineProtocol
+    design : SampledDesign
+    advance : callable
+        Gets the number of sequences that were finished.
+    judge : callable
+        From a log to a p value; below ``design.alpha_fail`` the control is flagged.
+    """
+    results: list[ControlResult] = []
+
+    def run(name: str, kind: Kind, worker: EngineProtocol, drafts: DraftLaws | None, **options: Any) -> None:
+        seed = design.seed + len(results) + 1
+        detail = f"{design.control_sequences} sequences, "
+        try:
+            p_value = judge(collect(worker, design, design.control_sequences, seed, advance, drafts=drafts, **options))
+            flagged = p_value < design.alpha_fail
+            detail += f"adjusted p = {p_value:.2g}"
+        except Forbidden as defect:
+            flagged = True
+            detail += str(defect)
+        except EngineFailed as failure:
+            results.append(
+                ControlResult(name=name, kind=kind, flagged=False, behaved=False, detail=detail + str(failure))
+            )
+            return
+        behaved = flagged == (kind == "defect")
+        results.append(ControlResult(name=name, kind=kind, flagged=flagged, behaved=behaved, detail=detail))
+
+    if engine.capabilities.replaceable_rule:
+        for name, rule in RULE_DEFECTS.items():
+            run(name, "defect", *open_worker(engine, design, lambda own, rule=rule: rule))  # type: ignore[misc]
+    else:
+        for name, alter in REQUEST_DEFECTS.items():
+            run(name, "defect", *open_worker(engine, design), alter=alter)
+    run("target-only", "lossless", *open_worker(engine, design), speculate=False)
+    return results
