@@ -233,13 +233,13 @@ class RuleIdentity(Part):
     """
     The accept rule's law, integrated over its random numbers instead of sampled.
 
-    ``worst`` is the largest total variation between the law of an emitted token and the target's; the grid of random numbers
-    resolves ``resolution``.
+    ``worst`` is the largest total variation between the law of an emitted token and the target's, of which the grid of random
+    numbers explains less than ``tolerance``.
     """
 
     pairs: int
     worst: float
-    resolution: float
+    tolerance: float
     impossible: int = Field(description="tokens of target probability 0 that were emitted")
 
 
@@ -335,6 +335,28 @@ class Evidence(Part):
     decision: Decision
     limits: list[str]
     stopped: str | None = Field(default=None, description="why a stage ended the study early, if one did")
+
+
+class Verification(Part):
+    """
+    The whole of ``verification.json``: whether the output is the target's, and nothing about time.
+
+    ``planted`` names the defect or lossless variant that was put into the engine on purpose.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    draftproof_version: str
+    study: Study
+    environment: dict[str, Any]
+    planted: str | None
+    registration: str = Field(description="SHA-256 of the record in lock.json")
+    equivalence: Equivalence
+    outcome: Outcome
+    reasons: list[str]
+    limits: list[str]
+
+
+OUTCOME_CODES: dict[str, int] = {"PASS": 0, "INCONCLUSIVE": 11, "FAIL": 12}
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -135,8 +135,8 @@ def test_hostile_text_is_shown_and_not_run() -> None:
 
 def test_what_was_not_measured_reads_so() -> None:
     text = Page(render_html(partial(), None)).text
-    # matrix, two groups, greedy, sampled, controls, effect, arms, acceptance, six plots, prompts, environment
-    assert text.count("not measured") == 17 + 1  # and the heading of the limits
+    # matrix, two groups, greedy, sampled, controls, effect, arms, acceptance, seven plots, prompts, environment
+    assert text.count("not measured") == 18 + 1  # and the heading of the limits
     assert "INCONCLUSIVE" in text
 
 

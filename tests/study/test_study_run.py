@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from draftproof.study import run
 from draftproof.study.limits import limits
 from draftproof.study.plan import load_plan
 from draftproof.study.run import run_study
-from support.scripted import WITHOUT_SAMPLED, Restricted, Silent, Stopping, json_lines, make_plan, write_study
+from support.scripted import WITHOUT_SAMPLED, Counting, Restricted, Silent, Stopping, json_lines, make_plan, write_study
 
 FILES = {"lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json"}
 Records = list[dict[str, Any]]
@@ -563,7 +562,7 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path: Path) -> None:
     plan, out = make_plan(tmp_path, **WITHOUT_SAMPLED), tmp_path / "out"
 
     class Meddling(Silent):
-        def start(self, title: str, total: int) -> Callable[[int], None]:
+        def start(self, title: str, total: int) -> Counting:
             with pytest.raises(OutputError, match="another run is writing into"):
                 run_study(plan, out, resume=True, progress=Silent())
             return super().start(title, total)

@@ -82,6 +82,19 @@ def write_study(folder: Path, *, count: int = 6, **tables: Any) -> Path:
     return path
 
 
+class Counting:
+    """What `Progress.start` returns: passes steps on and remembers what it was told."""
+
+    def __init__(self, count: Callable[[int], None]) -> None:
+        self._count, self.told = count, list[str]()
+
+    def __call__(self, steps: int) -> None:
+        self._count(steps)
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
+
+
 class Silent:
     """Progress that shows nothing and remembers what it was told."""
 
@@ -94,14 +107,14 @@ class Silent:
     def say(self, message: str) -> None:
         self.said.append(message)
 
-    def start(self, title: str, total: int) -> Callable[[int], None]:
+    def start(self, title: str, total: int) -> Counting:
         self.stages.append(title)
         self.steps[title], self.totals[title] = 0, total
 
         def advance(steps: int) -> None:
             self.steps[title] += steps
 
-        return advance
+        return Counting(advance)
 
 
 class Stopping(Silent):
@@ -111,7 +124,7 @@ class Stopping(Silent):
         super().__init__()
         self._stage, self._after = stage, after
 
-    def start(self, title: str, total: int) -> Callable[[int], None]:
+    def start(self, title: str, total: int) -> Counting:
         count = super().start(title, total)
 
         def advance(steps: int) -> None:
@@ -119,7 +132,7 @@ class Stopping(Silent):
             if title.startswith(self._stage) and self.steps[title] >= self._after:
                 raise KeyboardInterrupt
 
-        return advance
+        return Counting(advance)
 
 
 class Restricted:

@@ -5,7 +5,17 @@ from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from draftproof.study.progress import Advance
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -38,22 +48,46 @@ class TerminalProgress:
         """Print one line."""
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
-    def start(self, title: str, total: int) -> Callable[[int], None]:
+    def start(self, title: str, total: int) -> Advance:
         """Begin a bar; without a terminal, a line for each tenth, at most one every ten seconds."""
         if self._console.is_terminal:
-            task = self._bars.add_task(title, total=total)
-            return lambda steps: self._bars.update(task, advance=steps)
+            return Bar(self._bars, self._bars.add_task(title, total=total), title)
         self.say(f"{title}: {total} steps")
-        began = told = time.monotonic()
-        done = 0
+        return Lines(self.say, title, total)
 
-        def advance(steps: int) -> None:
-            nonlocal done, told
-            before, done = done, done + steps
-            now = time.monotonic()
-            if done < total and done * 10 // total > before * 10 // total and now - told >= SECONDS_BETWEEN_LINES:
-                told = now
-                left = (now - began) / done * (total - done)
-                self.say(f"{title}: {done} of {total}, about {left:.0f} s left")
 
-        return advance
+class Bar:
+    """A bar on the terminal."""
+
+    def __init__(self, bars: Progress, task: TaskID, title: str) -> None:
+        self._bars, self._task, self._title = bars, task, title
+
+    def __call__(self, steps: int) -> None:
+        """Move it."""
+        self._bars.update(self._task, advance=steps)
+
+    def tell(self, text: str) -> None:
+        """Show what was found so far."""
+        self._bars.update(self._task, description=f"{self._title} ({text})")
+
+
+class Lines:
+    """The same as lines of text."""
+
+    def __init__(self, say: Callable[[str], None], title: str, total: int) -> None:
+        self._say, self._title, self._total = say, title, total
+        self._began = self._told = time.monotonic()
+        self._done, self._found = 0, ""
+
+    def __call__(self, steps: int) -> None:
+        """Say how far it is, at each tenth."""
+        before, self._done = self._done, self._done + steps
+        now, done, total = time.monotonic(), self._done, self._total
+        if done < total and done * 10 // total > before * 10 // total and now - self._told >= SECONDS_BETWEEN_LINES:
+            self._told = now
+            left = (now - self._began) / done * (total - done)
+            self._say(f"{self._title}: {done} of {total}, about {left:.0f} s left{self._found}")
+
+    def tell(self, text: str) -> None:
+        """Say it with the next line."""
+        self._found = f"; {text}"

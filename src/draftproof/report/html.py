@@ -5,7 +5,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from draftproof.evidence import Evidence
+from draftproof.evidence import Equivalence, Evidence, Verification
 from draftproof.report import plots, words
 from draftproof.report.pairs import Pair, pair_requests
 
@@ -35,6 +35,28 @@ def render_html(evidence: Evidence, requests: list[dict[str, Any]] | None) -> st
         A whole HTML document without scripts, in light and dark, readable on paper.
     """
     pairs = pair_requests(requests or [])
+    page = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            e=evidence,
+            words=words,
+            time_names=_TIMES,
+            pairs=pairs,
+            plots=_plots(evidence, pairs),
+        )
+    )
+    return words.clean(page.lstrip())
+
+
+def render_verification(verification: Verification) -> str:
+    """Render the page of ``draftproof verify``, in the same way."""
+    drawn = _equivalence_plots(verification.equivalence)
+    page = _environment().get_template("verification.html.j2").render(v=verification, words=words, plots=_marked(drawn))
+    return words.clean(page.lstrip())
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("draftproof.report"),
         autoescape=True,
@@ -51,21 +73,12 @@ def render_html(evidence: Evidence, requests: list[dict[str, Any]] | None) -> st
         ratio_span=words.ratio_span,
         plain=words.plain,
     )
-    page = environment.get_template("report.html.j2").render(
-        e=evidence,
-        words=words,
-        time_names=_TIMES,
-        pairs=pairs,
-        plots=_plots(evidence, pairs),
-    )
-    return words.clean(page.lstrip())
+    return environment
 
 
 def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | None]]:
     arms, comparison, equivalence = evidence.arms, evidence.comparison, evidence.equivalence
     acceptance = None if arms is None or arms.speculative is None else arms.speculative.acceptance
-    greedy = None if equivalence is None else equivalence.greedy
-    sampled = None if equivalence is None else equivalence.sampled
     drawn = [
         (
             "Speed-up by workload category, with intervals; A/A is target-only against itself",
@@ -84,14 +97,30 @@ def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | No
             "Tokens that a round put into the output",
             None if acceptance is None else plots.tokens_per_round_plot(acceptance),
         ),
+    ]
+    return _marked([*drawn, *_equivalence_plots(equivalence)])
+
+
+def _equivalence_plots(equivalence: Equivalence | None) -> list[tuple[str, str | None]]:
+    greedy = None if equivalence is None else equivalence.greedy
+    sampled = None if equivalence is None else equivalence.sampled
+    drawn = [
         (
             "Total variation of sampled output against sample size",
             None if sampled is None else plots.tv_plot(sampled),
+        ),
+        (
+            "Score tests of sampled output by place in the round",
+            None if sampled is None else plots.score_plot(sampled),
         ),
     ]
     if greedy is not None and greedy.triage is not None:
         what = "Gap between the arms' tokens under the plain model, at each prompt's first difference"
         drawn.append((what, plots.gap_plot(greedy.triage)))
+    return drawn
+
+
+def _marked(drawn: list[tuple[str, str | None]]) -> list[tuple[str, Markup | None]]:
     # matplotlib escapes every label it writes
     return [(caption, None if svg is None else Markup(words.clean(svg))) for caption, svg in drawn]
 

@@ -7,6 +7,7 @@ The same input gives the same bytes: no date, fixed ids. Text stays text, so tha
 import io
 import re
 import warnings
+from statistics import NormalDist
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ TARGET_COLOUR = "#4c5f7a"
 SPECULATIVE_COLOUR = "#c2571a"
 _LINE_COLOUR = "#8a8a8a"
 _LONGEST_LABEL = 32
+_SCORE = "score of "
 _PREAMBLE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>\s*", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
@@ -183,6 +185,31 @@ def tv_plot(sampled: SampledResult) -> str | None:
     axes.set(xlabel="sampled tokens", ylabel="total variation")
     axes.legend(frameon=False)
     return _svg(figure, "tv")
+
+
+def score_plot(sampled: SampledResult) -> str | None:
+    """The score tests by place in the round, in standard deviations, with the limits of the smallest and largest."""
+    rows = [row for row in sampled.tests if str(row["test"]).startswith(_SCORE) and row["statistic"] is not None]
+    if not rows or sampled.smallest_deviation is None:
+        return None
+    places = sorted({str(row["tokens of"]) for row in rows}, key=lambda name: (name != "all", name), reverse=True)
+    figure, axes = _canvas(1.2 + 0.35 * len(places))
+    for marker, score in zip("osD^v", sorted({str(row["test"]) for row in rows}), strict=False):
+        mine = [row for row in rows if row["test"] == score]
+        axes.plot(
+            [row["statistic"] for row in mine],
+            [places.index(str(row["tokens of"])) for row in mine],
+            marker,
+            label=_short(score.removeprefix(_SCORE)),
+            alpha=0.8,
+        )
+    limit = NormalDist().inv_cdf(1.0 - sampled.smallest_deviation.alpha / 2.0)
+    for side in (-limit, limit):
+        axes.axvline(side, color="black", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(places)), [_short(name) for name in places])
+    axes.set(xlabel="standard deviations from what the target's law says; a test rejects beyond the lines")
+    axes.legend(frameon=False, fontsize="small")
+    return _svg(figure, "scores")
 
 
 def _short(name: str) -> str:

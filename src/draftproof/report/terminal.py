@@ -7,7 +7,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from draftproof.evidence import Arm, Arms, Comparison, Decision, Equivalence, Evidence, VerdictName
+from draftproof.evidence import Arm, Arms, Comparison, Decision, Equivalence, Evidence, VerdictName, Verification
 from draftproof.report import words
 
 _VERDICT_STYLES: dict[VerdictName, str] = {
@@ -45,6 +45,20 @@ def print_report(evidence: Evidence, console: Console) -> None:
     _lines(console, "Equivalence", _equivalence(evidence.equivalence))
     limits = [(limit, "") for limit in evidence.limits]
     _lines(console, "What was not measured and may not be claimed", limits)
+
+
+def print_verification(verification: Verification, console: Console) -> None:
+    """Print the outcome, its reasons, the checks and the limits."""
+    outcome = verification.outcome
+    style = _RESULT_STYLES[outcome]
+    body = Text(outcome, style=f"bold {style}")
+    body.append(f"\n{words.OUTCOME_MEANINGS[outcome]}", style="default not bold")
+    if verification.planted:
+        body.append(f"\n'{verification.planted}' was planted in the engine on purpose.", style="yellow not bold")
+    console.print(Panel(body, title=_text(verification.study.name), title_align="left", border_style=style))
+    _lines(console, "Reasons", [(reason, "") for reason in verification.reasons])
+    _lines(console, "Equivalence", _equivalence(verification.equivalence))
+    _lines(console, "What was not checked and may not be claimed", [(limit, "") for limit in verification.limits])
 
 
 def _text(value: object, style: str = "") -> Text:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from draftproof.evidence import GreedyResult, Interval, SmallestDeviation, VerdictName
+from draftproof.evidence import GreedyResult, Interval, Outcome, SampledPlanned, SmallestDeviation, VerdictName
 
 NOT_MEASURED = "not measured"
 NOT_ESTIMABLE = "not estimable"
@@ -24,6 +24,12 @@ VERDICT_MEANINGS: Mapping[VerdictName, str] = {
     "ROLL_BACK": (
         "Something that must hold does not: turn speculative decoding off wherever it is on and find the cause first."
     ),
+}
+
+OUTCOME_MEANINGS: Mapping[Outcome, str] = {
+    "PASS": "The speculative output was shown to be the target's, as far as the claims and limits below say.",
+    "FAIL": "The speculative output is not the target's: turn speculative decoding off and find the cause first.",
+    "INCONCLUSIVE": "Neither was shown: the reasons say what is missing. Do not take this for a pass.",
 }
 
 UNREGISTERED = (
@@ -163,3 +169,18 @@ def plain(value: Any) -> str:
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The keys of all rows, in the order in which they first appear."""
     return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def planned_rows(planned: SampledPlanned) -> list[dict[str, Any]]:
+    """Return one row for each place of a round."""
+    return [
+        {
+            "place in the round": item.place,
+            "tokens": item.tokens,
+            "smallest deviation": item.smallest_deviation,
+            "bound expected": item.expected_bound,
+            "allowed": item.delta,
+            "enough to pass": item.enough,
+        }
+        for item in planned.places
+    ]

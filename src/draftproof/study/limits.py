@@ -26,6 +26,22 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
             )
     if arms and arms.speculative and arms.speculative.acceptance is None:
         said.append("The engine does not report rounds: acceptance was not measured.")
+    return said + _of_output(plan, equivalence)
+
+
+def judged_limits(plan: Plan, equivalence: ev.Equivalence, num_prompts: int) -> list[str]:
+    """Say the same of a run that looked at the output alone."""
+    loads = ", ".join(map(str, plan.workload.concurrency))
+    return [
+        f"Checked on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens, {loads} request(s) at a time; other "
+        "workloads may differ.",
+        "Nothing was timed.",
+        *_of_output(plan, equivalence),
+    ]
+
+
+def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
+    said = []
     if equivalence.greedy is None:
         said.append("Greedy identity was not checked, since the measured runs sample.")
     if equivalence.sampled is None:

@@ -82,6 +82,11 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def registered(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a registration record with its SHA-256, as the lock stores it."""
+    return {"sha256": _digest(record), "record": record}
+
+
 def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
     """
     Store the lock, or append to it how this start of the study resolved what the plan left open.

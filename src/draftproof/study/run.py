@@ -4,9 +4,7 @@
 Everything measured is appended to ``requests.jsonl`` as it comes, so a run that was stopped can be read and resumed.
 """
 
-import errno
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,24 +14,21 @@ import torch
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.environment import describe_environment, peak_rss_bytes
-from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
-from draftproof.measure.run import BLOCKS, as_chat, interleave
+from draftproof.measure.run import as_chat, interleave
 from draftproof.request import SamplingParams
+from draftproof.study.append import append_record
+from draftproof.study.judge import judge_output
 from draftproof.study.limits import limits
-from draftproof.study.lock import alone, open_study, write_lock
+from draftproof.study.lock import alone, open_study, registered, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
+from draftproof.study.records import read_records
 from draftproof.study.setup import open_engine, sampled_design
-from draftproof.verify.anchor import anchor
-from draftproof.verify.greedy import compare_greedy
-from draftproof.verify.live_controls import names_of_controls
-from draftproof.verify.sampled import verify_sampled
+from draftproof.verify.registration import registration
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
-
-GROUP = ("prompt_id", "repeat", "concurrency")
 
 
 def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tuple[ev.Evidence, list[dict[str, Any]]]:
@@ -78,6 +73,7 @@ def _run(
         "max_len": capabilities.max_len,
         "claim": capabilities.claim,
         "engine": capabilities.details,
+        "registration": registered(registration(engine, design, greedy=plan.sampling.temperature == 0)),
     }
     write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
@@ -101,15 +97,7 @@ def _run(
     with stored.open("ab", buffering=0) as file:
 
         def save(record: dict[str, Any]) -> None:
-            line = (json.dumps(record) + "\n").encode()
-            try:
-                if file.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())
-            except OSError as error:
-                raise OutputError(
-                    f"cannot write {stored}: {error.strerror}; what was measured before is kept: make room, then --resume"
-                ) from None
+            append_record(file, record)
             records.append(record)
 
         for repeat in range(plan.measure.repeats):
@@ -130,17 +118,7 @@ def _run(
     stopped = _smoke(records)
     usable = [record for record in records if not record["error"]]
 
-    same_tokens = params.is_greedy or plan.speculation.verification == "coupled"
-    anchored = anchor(engine, usable, encoded) if params.is_greedy else None
-    greedy = compare_greedy(engine, usable, encoded, anchored, most_likely=params.is_greedy) if same_tokens else None
-    sampled: ev.SampledResult | None = None
-    controls: list[ev.ControlResult] = []
-    if design and stopped is None:
-        total = design.sequences + len(names_of_controls(engine)) * design.control_sequences
-        sampled, controls = verify_sampled(engine, design, progress.start("sampled check and controls", total))
-    claim: Any = capabilities.claim if greedy and greedy.outcome == "PASS" else "none"
-    basis = capabilities.claim_basis if claim != "none" else "greedy output was not shown to be the same"
-    equivalence = ev.Equivalence(greedy=greedy, sampled=sampled, controls=controls, claim=claim, claim_basis=basis)
+    equivalence = judge_output(engine, plan, usable, encoded, None if stopped else design, progress)
 
     parts = engine.memory()
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
@@ -160,29 +138,6 @@ def _run(
     )
     ev.save(evidence, out / "evidence.json")
     return evidence, records
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """
-    Read ``requests.jsonl``, and leave in the file only whole groups, so that appending is safe.
-
-    A line that a kill has cut or that is no record is dropped, and its group is run again.
-    """
-    if not path.exists():
-        return []
-    records: list[dict[str, Any]] = []
-    blocks: dict[tuple[Any, ...], list[str]] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            record = json.loads(line)
-            blocks.setdefault(tuple(record[key] for key in GROUP), []).append(record["block"])
-            records.append(record)
-        except (ValueError, TypeError, KeyError):
-            continue
-    whole = {group for group, seen in blocks.items() if seen == [name for name, _ in BLOCKS]}
-    records = [record for record in records if tuple(record[key] for key in GROUP) in whole]
-    ev.write_whole(path, "".join(json.dumps(record) + "\n" for record in records))
-    return records
 
 
 def _smoke(records: list[dict[str, Any]]) -> str | None:

@@ -1,5 +1,7 @@
 """From a plan to what it names: the engine, the proposer, the design of the sampled check. Runs nothing."""
 
+from typing import Any
+
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.hf import HfEngine
 from draftproof.engines.native import Engine
@@ -9,20 +11,26 @@ from draftproof.proposers import CrossTokenizer, DraftModel, EarlyExit, PromptLo
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.verify.collect import SampledDesign
+from draftproof.verify.controls import Control, Parts
 
 DEFAULT_MAX_LEN = 1024
 
 
-def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
+def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) -> EngineProtocol:
     """
-    Load the engine that a plan names.
+    Load the engine that a plan names, with a control planted in it if one is given.
 
     Raises
     ------
     ModelError, InputError
         The model is missing or cannot be used, or a value does not fit it.
+    PlanError
+        The engine's parts cannot be replaced, so that nothing can be planted.
     """
     table, speculation = plan.engine, plan.speculation
+    parts: dict[str, Any] = {}
+    if plant is not None:
+        parts = _planted(plan, plant)
     max_len = max_len_of(plan)
     if table.kind == "hf":
         return HfEngine.from_pretrained(
@@ -38,14 +46,13 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
     if table.kind == "scripted":
         return ScriptedEngine(
             table.script,
-            proposer=_proposer(plan),
             num_speculative_tokens=speculation.num_speculative_tokens,
             max_batch=max(plan.workload.concurrency),
             max_len=max_len,
+            **{"proposer": _proposer(plan), **parts},
         )
     return Engine.from_pretrained(
         table.target,
-        proposer=_proposer(plan),
         dtype=table.dtype,
         device=table.device,
         progress=progress.say,
@@ -54,7 +61,14 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
         max_len=max_len,
         numerics=table.numerics,
         verification=speculation.verification,
+        **{"proposer": _proposer(plan), **parts},
     )
+
+
+def _planted(plan: Plan, plant: Control) -> dict[str, Any]:
+    if plan.engine.kind != "native" and (plan.engine.kind != "scripted" or plant.part == "take_back"):
+        raise PlanError(f"'{plant.name}' cannot be planted in engine '{plan.engine.kind}'; allowed: native")
+    return {plant.part: getattr(plant.plant(Parts(proposer=_proposer(plan))), plant.part)}
 
 
 def max_len_of(plan: Plan) -> int:

@@ -7,9 +7,8 @@ from draftproof.engines.base import EngineProtocol
 from draftproof.evidence import ControlResult
 from draftproof.verify.collect import Advance, EngineFailed, Forbidden, SampledDesign, collect
 from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS
-from draftproof.verify.draft_laws import DraftLaws
 from draftproof.verify.log import TokenLog
-from draftproof.verify.worker import open_worker
+from draftproof.verify.worker import Worker, open_worker
 
 Kind = Literal["defect", "lossless"]
 Judge = Callable[[TokenLog], float]
@@ -36,11 +35,13 @@ def run_controls(engine: EngineProtocol, design: SampledDesign, advance: Advance
     """
     results: list[ControlResult] = []
 
-    def run(name: str, kind: Kind, worker: EngineProtocol, drafts: DraftLaws | None, **options: Any) -> None:
+    def run(name: str, kind: Kind, worker: Worker, **options: Any) -> None:
         seed = design.seed + len(results) + 1
         detail = f"{design.control_sequences} sequences, "
         try:
-            p_value = judge(collect(worker, design, design.control_sequences, seed, advance, drafts=drafts, **options))
+            p_value = judge(
+                collect(worker.engine, design, design.control_sequences, seed, advance, drafts=worker.drafts, **options)
+            )
             flagged = p_value < design.alpha_fail
             detail += f"adjusted p = {p_value:.2g}"
         except Forbidden as defect:
@@ -56,9 +57,9 @@ def run_controls(engine: EngineProtocol, design: SampledDesign, advance: Advance
 
     if engine.capabilities.replaceable_rule:
         for name, rule in RULE_DEFECTS.items():
-            run(name, "defect", *open_worker(engine, design, lambda own, rule=rule: rule))  # type: ignore[misc]
+            run(name, "defect", open_worker(engine, design, lambda own, rule=rule: rule))  # type: ignore[misc]
     else:
         for name, alter in REQUEST_DEFECTS.items():
-            run(name, "defect", *open_worker(engine, design), alter=alter)
-    run("target-only", "lossless", *open_worker(engine, design), speculate=False)
+            run(name, "defect", open_worker(engine, design), alter=alter)
+    run("target-only", "lossless", open_worker(engine, design), speculate=False)
     return results

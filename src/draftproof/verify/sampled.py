@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from draftproof.engines.base import EngineProtocol
-from draftproof.evidence import ControlResult, Outcome, SampledResult, SmallestDeviation
+from draftproof.evidence import ControlResult, Outcome, RuleIdentity, SampledResult, SmallestDeviation
 from draftproof.stats.goodness import pooled_chi2
 from draftproof.stats.power import POWER, smallest_tv_of_chi2, smallest_tv_of_score
 from draftproof.stats.variation import TVResult, pooled_tv
@@ -21,6 +21,7 @@ from draftproof.verify.battery import NamedResult, examine
 from draftproof.verify.cells import coarser
 from draftproof.verify.collect import Advance, EngineFailed, Forbidden, SampledDesign, collect
 from draftproof.verify.eprocess import EProcess
+from draftproof.verify.identity import rule_identity
 from draftproof.verify.live_controls import run_controls
 from draftproof.verify.log import PLACES, TokenLog
 from draftproof.verify.worker import open_worker
@@ -48,8 +49,9 @@ def verify_sampled(
     Returns
     -------
     SampledResult, list of ControlResult
-        PASS needs: nothing rejected at ``alpha_fail``, the upper bound on the total variation below ``delta``, every
-        stratum covered and its bound below ``delta_stratum``, and controls that behaved. Where they did not, the outcome is
+        PASS needs: an accept rule whose law is the target's (`verify.identity`), nothing rejected at ``alpha_fail``, the
+        upper bound on the total variation below ``delta``, every stratum covered and its bound below ``delta_stratum``, and
+        controls that behaved. Where they did not, the outcome is
         INCONCLUSIVE whatever else was seen.
 
     Notes
@@ -59,8 +61,9 @@ def verify_sampled(
     only if nothing stopped it. ``p_value`` is twice the smaller of the two. Bound: Azuma with a union over the sets of
     cells.
     """
-    worker, drafts = open_worker(engine, design)
-    result = _unread(worker, design)
+    worker, rule, drafts = open_worker(engine, design)
+    identity = None if rule is None else rule_identity(rule)
+    result = _unread(worker, design).model_copy(update={"identity": identity})
     process, limit = EProcess(), math.log(SHARES / design.alpha_fail)
     seen: list[TokenLog] = []
 
@@ -90,10 +93,12 @@ def verify_sampled(
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
     controls = run_controls(engine, design, advance, lambda log: _least(examine(log))[0])
     misbehaved = [f"control '{item.name}' did not behave" for item in controls if not item.behaved]
-    outcome: Outcome = "INCONCLUSIVE" if reasons or misbehaved else "PASS"
+    against = _against(identity)
     if p_value < design.alpha_fail:
-        outcome = "INCONCLUSIVE" if misbehaved else "FAIL"
-        reasons.insert(0, f"{loudest}: adjusted p = {p_value:.2g} is below {design.alpha_fail}")
+        against.append(f"{loudest}: adjusted p = {p_value:.2g} is below {design.alpha_fail}")
+    outcome: Outcome = "INCONCLUSIVE" if reasons or misbehaved else "PASS"
+    if against and not misbehaved:
+        outcome = "FAIL"
     result = result.model_copy(
         update={
             "outcome": outcome,
@@ -103,7 +108,7 @@ def verify_sampled(
             "tv_upper_bound": whole.upper_bound,
             "p_value": p_value,
             "strata": strata,
-            "reasons": [*reasons, *misbehaved],
+            "reasons": [*against, *reasons, *misbehaved],
             "tv_by_n": _curve(log, design),
             "tests": [_row(item) for item in tests],
             "smallest_deviation": smallest_deviation(log, tests, design.alpha_fail) if tests else None,
@@ -130,6 +135,16 @@ def smallest_deviation(log: TokenLog, tests: Sequence[NamedResult], alpha_fail: 
             place: smallest_tv_of_score(log.strata.count(place), alpha) for place in PLACES if place in log.strata
         },
     )
+
+
+def _against(identity: RuleIdentity | None) -> list[str]:
+    """Return what the accept rule's own law says against it."""
+    said = []
+    if identity is not None and identity.worst > identity.tolerance:
+        said.append(f"the accept rule, without sampling, is {identity.worst:.3f} away from the target's law")
+    if identity is not None and identity.impossible:
+        said.append("the accept rule can emit tokens that the target gives no probability")
+    return said
 
 
 def impossible_places(num_speculative_tokens: int | None) -> tuple[str, ...]:

@@ -1,0 +1,144 @@
+"""``draftproof verify``: is the output the target's? Plan, register, run both arms, judge. Times nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftproof import __version__
+from draftproof import evidence as ev
+from draftproof.engines.base import EngineProtocol
+from draftproof.environment import describe_environment
+from draftproof.measure.run import as_chat, interleave
+from draftproof.request import SamplingParams
+from draftproof.study.append import append_record
+from draftproof.study.judge import judge_output, tell_plan
+from draftproof.study.limits import judged_limits
+from draftproof.study.lock import alone, open_study, registered, write_lock
+from draftproof.study.plan import Plan
+from draftproof.study.progress import Progress
+from draftproof.study.records import read_records
+from draftproof.study.setup import open_engine, sampled_design
+from draftproof.verify.controls import Control
+from draftproof.verify.registration import registration
+from draftproof.workload.loaders import load_prompts
+
+
+def verify_study(
+    plan: Plan, out: Path, *, resume: bool, progress: Progress, plant: Control | None = None
+) -> ev.Verification:
+    """
+    Check a study's output and write ``verification.json``.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its measurement and its policy are not used.
+    out : Path
+        Folder for the lock, the requests and the result.
+    resume : bool
+        Go on with what is in the folder. The sampled check is drawn again, from the same seeds.
+    progress : Progress
+    plant : Control or None
+        Put into the engine, to see it found.
+
+    Raises
+    ------
+    DraftproofError
+        The plan, its prompts, its models or the folder cannot be used.
+    """
+    prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
+    with alone(out):
+        study = open_study(plan, prompts, out, resume)
+        engine = _open(plan, progress, plant)
+        encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
+        design = sampled_design(engine, plan)
+        able = engine.capabilities
+        record = registered(registration(engine, design, greedy=plan.sampling.temperature == 0))
+        planted = None if plant is None else plant.name
+        write_lock(
+            study,
+            out,
+            {"draftproof": __version__, "claim": able.claim, "registration": record, "planted": planted},
+        )
+        stored = out / "requests.jsonl"
+        records = read_records(stored)
+        params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
+        with stored.open("ab", buffering=0) as file:
+
+            def save(item: dict[str, Any]) -> None:
+                append_record(file, item)
+                records.append(item)
+
+            for concurrency in plan.workload.concurrency:
+                done = {(item["prompt_id"], item["repeat"], item["concurrency"]) for item in records}
+                interleave(
+                    engine,
+                    prompts,
+                    params,
+                    concurrency=concurrency,
+                    repeat=0,
+                    skip=done,
+                    save=save,
+                    advance=progress.start(f"both arms, {concurrency} at a time", len(prompts)),
+                )
+        usable = [item for item in records if not item["error"]]
+        equivalence = judge_output(engine, plan, usable, encoded, design, progress)
+        failed = [f"prompt '{item['prompt_id']}': {item['error']}" for item in records if item["error"]]
+        outcome, reasons = _outcome(equivalence, failed)
+        result = ev.Verification(
+            draftproof_version=__version__,
+            study=study,
+            environment={**describe_environment(), "engine": able.details},
+            planted=planted,
+            registration=record["sha256"],
+            equivalence=equivalence,
+            outcome=outcome,
+            reasons=reasons,
+            limits=judged_limits(plan, equivalence, len(prompts)),
+        )
+        ev.write_whole(out / "verification.json", result.model_dump_json(indent=2) + "\n")
+        return result
+
+
+def plan_verification(plan: Plan, progress: Progress) -> tuple[dict[str, Any], ev.SampledPlanned | None]:
+    """
+    Say what `verify_study` would register, see and take; writes nothing.
+
+    Returns
+    -------
+    dict
+        The registration record with its SHA-256.
+    SampledPlanned or None
+        None where there is no sampled check.
+    """
+    engine = _open(plan, progress, None)
+    design = sampled_design(engine, plan)
+    record = registered(registration(engine, design, greedy=plan.sampling.temperature == 0))
+    return record, tell_plan(engine, design, progress) if design else None
+
+
+def _open(plan: Plan, progress: Progress, plant: Control | None) -> EngineProtocol:
+    if plan.engine.threads != "auto":
+        torch.set_num_threads(plan.engine.threads)
+    return open_engine(plan, progress, plant)
+
+
+def _outcome(equivalence: ev.Equivalence, failed: list[str]) -> tuple[ev.Outcome, list[str]]:
+    """Return the weakest of what was found, and why it is not PASS."""
+    greedy, sampled = equivalence.greedy, equivalence.sampled
+    reasons = list(failed)
+    if greedy is not None and greedy.outcome != "PASS":
+        why = "; ".join(greedy.triage.reasons) if greedy.triage else ""
+        reasons.append(
+            f"greedy {greedy.outcome}: {greedy.identical} of {greedy.prompts} prompts token for token"
+            + (f" ({why})" if why else "")
+        )
+    if sampled is not None:
+        reasons += [f"sampled {sampled.outcome}: {reason}" for reason in sampled.reasons]
+    if greedy is None and sampled is None:
+        reasons.append("nothing was checked")
+    found = {item.outcome for item in (greedy, sampled) if item is not None}
+    if "FAIL" in found:
+        return "FAIL", reasons
+    return ("INCONCLUSIVE", reasons) if failed or found != {"PASS"} else ("PASS", reasons)

@@ -1,0 +1,147 @@
+"""
+The accept rule's law without sampling: its random numbers are put in, on a grid, and what comes out is counted.
+
+Sees a wrong rule whatever its size, and nothing of the engine around it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftproof.evidence import RuleIdentity
+from draftproof.sampling.accept import AcceptRule, Keys, Proposal
+from draftproof.sampling.coupled import coupled
+from draftproof.sampling.noise import Purpose
+
+K = 3
+SIZES = (3, 6)
+POINTS, STEP = 10_946, 6_765  # neighbours in Fibonacci's sequence
+TOLERANCE = 0.01
+"""A rule's law may differ from the target's by this total variation: above what the grid leaves open (see `rule_identity`)."""
+LOWEST, HIGHEST = 0.0, 1.0 - 2.0**-24
+SEED = 1
+
+
+class Given:
+    """Noise that was written down: one row of numbers for each purpose."""
+
+    def __init__(self, **numbers: Tensor) -> None:
+        self._numbers = numbers
+
+    def uniform(self, keys: Keys, positions: Sequence[int], purpose: Purpose, count: int) -> Tensor:
+        """See `Noise.uniform`."""
+        return self._numbers[purpose.name][:, :count]
+
+
+def rule_identity(rule: AcceptRule) -> RuleIdentity | None:
+    """
+    Compare, for each place in a round, the law of the emitted token with the target's.
+
+    Parameters
+    ----------
+    rule : AcceptRule
+        As the engine calls it.
+
+    Returns
+    -------
+    RuleIdentity or None
+        None for the coupled rule, whose random numbers are whole vectors; its output is held against the plain one token
+        by token instead.
+
+    Notes
+    -----
+    For every token that the draft could have drawn at the place, the tokens that come out are counted over a Fibonacci
+    lattice [1]_ of (coin, number of the next token), and weighted by the draft. The tokens before the place are accepted by
+    the coin 0. Laws: random ones, and equal, sparse and one-hot ones. Every other row of the batch has other laws, so that a
+    leak between rows shows. The correct rule is within 0.003 on these laws; `TOLERANCE` is more than twice that.
+    Held by: tests/verify/test_verify_identity.py.
+
+    References
+    ----------
+    .. [1] Niederreiter, "Random Number Generation and Quasi-Monte Carlo Methods", 1992, chapter 5.
+    """
+    if rule is coupled:
+        return None
+    generator = np.random.default_rng(SEED)
+    at = torch.arange(POINTS, dtype=torch.float64)
+    points = torch.stack([(at + 0.5) / POINTS, (at * STEP % POINTS + 0.5) / POINTS], dim=1)
+    corners = torch.cartesian_prod(*[torch.tensor([LOWEST, HIGHEST], dtype=torch.float64)] * 2)
+    worst, impossible, pairs = 0.0, 0, 0
+    for size in SIZES:
+        for targets, drafts in _pairs(size, generator):
+            pairs += 1
+            for place in range(K + 1):
+                law = _law_at(rule, targets, drafts, place, points)
+                if law is not None:
+                    worst = max(worst, 0.5 * float((law - targets[place]).abs().sum()))
+                extreme = _law_at(rule, targets, drafts, place, corners)
+                if extreme is not None:
+                    impossible += int((extreme[targets[place] == 0] > 0).sum())
+    return RuleIdentity(pairs=pairs, worst=worst, tolerance=TOLERANCE, impossible=impossible)
+
+
+def _pairs(size: int, generator: np.random.Generator) -> list[tuple[Tensor, Tensor]]:
+    """Return targets (K + 1, V) and drafts (K, V)."""
+
+    def some(concentration: float) -> tuple[Tensor, Tensor]:
+        laws = generator.dirichlet(np.full(size, concentration), 2 * K + 1)
+        return torch.from_numpy(laws[: K + 1]), torch.from_numpy(laws[K + 1 :])
+
+    targets, drafts = some(1.0)
+    sparse = targets.clone()
+    sparse[:, 0] = 0.0
+    sparse /= sparse.sum(-1, keepdim=True)
+    hot = torch.nn.functional.one_hot(torch.full((K,), size - 1), size).double()
+    return [some(1.0), some(0.3), (targets, targets[:K]), (sparse, drafts), (targets, hot)]
+
+
+def _law_at(rule: AcceptRule, targets: Tensor, drafts: Tensor, place: int, points: Tensor) -> Tensor | None:
+    """Return the law of the token at a place, shape (V,), where the place is reached; None where it never is."""
+    size = targets.shape[1]
+    before = (targets[:place] * drafts[:place]).argmax(-1)
+    if place == K:
+        choices = [(1.0, before)]
+    else:
+        drawn = torch.nonzero(drafts[place])
+        choices = [(float(drafts[place, token]), torch.cat([before, token])) for token in drawn]
+    counts = torch.zeros(size, dtype=torch.float64)
+    for weight, drafted in choices:
+        accepted, following = _decide(rule, targets, drafts, drafted, points)
+        here = following[accepted == place]
+        if place < K:
+            here = torch.cat([here, drafted[place].expand(int((accepted > place).sum()))])
+        counts += weight * here.bincount(minlength=size)
+    return counts / counts.sum() if counts.sum() > 0 else None
+
+
+def _decide(
+    rule: AcceptRule, targets: Tensor, drafts: Tensor, drafted: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Run the rule once for each (coin of the last drafted token, number of the next); all before it have the coin 0."""
+    rows, count = len(points), len(drafted)
+    coins = torch.zeros(rows, K, dtype=torch.float64)
+    if count:
+        coins[:, count - 1] = points[:, 0]
+    numbers = points[:, 1:].expand(-1, K + 1)
+    token_ids = torch.zeros(rows, K, dtype=torch.int64)
+    token_ids[:, :count] = drafted
+    # every other row is a decoy: the same with the vocabulary turned round
+    last_id = targets.shape[1] - 1
+    proposal = Proposal(
+        token_ids=_in_turn(token_ids, last_id - token_ids),
+        num_tokens=torch.full((2 * rows,), count),
+        probs=_in_turn(drafts.expand(rows, -1, -1), drafts.flip(-1).expand(rows, -1, -1)),
+    )
+    noise = Given(
+        ACCEPT=_in_turn(coins, coins), CORRECTION=_in_turn(numbers, numbers), TARGET=_in_turn(numbers, numbers)
+    )
+    keys = [(row, 0) for row in range(2 * rows)]
+    both = _in_turn(targets.expand(rows, -1, -1), targets.flip(-1).expand(rows, -1, -1))
+    decision = rule(both, proposal, keys, [0] * len(keys), noise)  # type: ignore[arg-type]
+    return decision.num_accepted[::2], decision.next_token_ids[::2]
+
+
+def _in_turn(first: Tensor, second: Tensor) -> Tensor:
+    return torch.stack([first, second], dim=1).flatten(0, 1)

@@ -1,0 +1,107 @@
+"""``draftproof verify``: three outcomes, each with its reasons; registered before a token is drawn; what is planted is found."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftproof.errors import OutputError, PlanError
+from draftproof.evidence import Verification
+from draftproof.study.verify import plan_verification, verify_study
+from draftproof.verify.controls import DEFECTS
+from support.scripted import Silent, Stopping, json_lines, make_plan
+
+
+def verified(folder: Path, *, plant: str | None = None, resume: bool = False, **tables: Any) -> Verification:
+    control = None if plant is None else DEFECTS[plant]
+    return verify_study(make_plan(folder, **tables), folder / "out", resume=resume, progress=Silent(), plant=control)
+
+
+def test_a_correct_engine_passes_and_what_was_registered_is_in_the_lock(tmp_path: Path) -> None:
+    result = verified(tmp_path)
+    assert result.outcome == "PASS" and result.reasons == [] and result.planted is None
+    stored = Verification.model_validate(
+        json.loads((tmp_path / "out" / "verification.json").read_text(encoding="utf-8"))
+    )
+    assert stored == result
+    lock = json.loads((tmp_path / "out" / "lock.json").read_text(encoding="utf-8"))
+    registered = lock["loaded"][0]["registration"]
+    assert registered["sha256"] == result.registration
+    sampled = registered["record"]["sampled"]
+    assert (sampled["alpha_fail"], sampled["delta"], sampled["sequences"]) == (1e-3, 0.12, 150)
+    assert sampled["quotas"] == {"draft 1": 50, "draft 2+": 50, "bonus": 50}
+    assert [item["expected"] for item in sampled["controls"]] == ["flagged", "flagged", "not flagged"]
+    assert result.equivalence.sampled is not None and result.equivalence.sampled.planned is not None
+    assert len(json_lines(tmp_path / "out" / "requests.jsonl")) == 6 * 3
+    assert "Nothing was timed." in result.limits
+
+
+@pytest.mark.parametrize("name", ["redraw from the target", "bonus from the draft"])
+def test_a_planted_defect_is_found_and_named_as_planted(tmp_path: Path, name: str) -> None:
+    result = verified(tmp_path, plant=name)
+    assert result.outcome == "FAIL" and result.planted == name
+    assert any("the accept rule, without sampling, is" in reason for reason in result.reasons)
+
+
+def test_where_quotas_cannot_be_met_the_plan_says_so_and_the_outcome_is_inconclusive(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, sampled={"min_stratum_tokens": 5000})
+    progress = Silent()
+    _, planned = plan_verification(plan, progress)
+    assert planned is not None and [place.enough for place in planned.places] == [True, False, False, False]
+    assert sum("too few to pass: INCONCLUSIVE at best" in line for line in progress.said) == 3
+    assert not (tmp_path / "out").exists()
+    result = verified(tmp_path, sampled={"min_stratum_tokens": 5000})
+    assert result.outcome == "INCONCLUSIVE" and any("5000 were registered" in reason for reason in result.reasons)
+
+
+def test_what_the_pilot_expects_is_what_comes(tmp_path: Path) -> None:
+    """Shares of places and the bound, within a third: the pilot is 64 sequences, and the check 600 others."""
+    result = verified(tmp_path, sampled={"sequences": 600})
+    sampled = result.equivalence.sampled
+    assert sampled is not None and sampled.planned is not None and sampled.tv_upper_bound is not None
+    found = {row["place in the round"]: row for row in sampled.strata}
+    for place in sampled.planned.places:
+        tokens = sampled.tokens if place.place == "all" else found[place.place]["tokens"]
+        bound = sampled.tv_upper_bound if place.place == "all" else found[place.place]["bound"]
+        assert abs(place.tokens - tokens) < tokens / 3
+        assert abs(place.expected_bound - bound) < bound / 3
+
+
+def test_rank_cells_judge_the_whole_vocabulary(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"cells": "ranks", "delta": 0.2, "delta_stratum": 0.6, "min_stratum_tokens": 5}
+    changes |= {"sequences": 300, "control_sequences": 150}
+    steep = {"spread": 1.0, "copying": 9.0}
+    result = verified(tmp_path, sampled=changes, script=steep)
+    sampled = result.equivalence.sampled
+    assert sampled is not None and sampled.outcome == "PASS" and sampled.tokens == 300 * 8
+    assert sampled.configuration["allowed_token_ids"] == "all, in rank cells"
+    assert "the whole vocabulary in rank cells" in " ".join(result.limits)
+    wrong = verify_study(
+        make_plan(tmp_path, sampled=changes, script=steep),
+        tmp_path / "wrong",
+        resume=False,
+        progress=Silent(),
+        plant=DEFECTS["redraw from the target"],
+    )
+    assert wrong.outcome == "FAIL"
+
+
+def test_an_interrupted_check_goes_on_and_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        verify_study(plan, tmp_path / "out", resume=False, progress=Stopping("both arms", 3))
+    assert len(json_lines(tmp_path / "out" / "requests.jsonl")) == 9
+    with pytest.raises(OutputError, match="--resume"):
+        verify_study(plan, tmp_path / "out", resume=False, progress=Silent())
+    resumed = verify_study(plan, tmp_path / "out", resume=True, progress=Silent())
+    whole = verify_study(plan, tmp_path / "whole", resume=False, progress=Silent())
+    assert resumed.outcome == whole.outcome == "PASS"
+    assert resumed.registration == whole.registration
+    assert resumed.equivalence.sampled is not None and whole.equivalence.sampled is not None
+    assert resumed.equivalence.sampled.tv_by_n == whole.equivalence.sampled.tv_by_n
+
+
+def test_what_an_engine_cannot_have_planted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="cannot be planted in engine 'scripted'; allowed: native"):
+        verified(tmp_path, plant="rejected tokens stay")
