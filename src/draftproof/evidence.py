@@ -327,6 +327,24 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
+def require_writable(path: Path) -> None:
+    """
+    See that `write_whole` can write a file, before what takes long; leaves nothing behind.
+
+    Raises
+    ------
+    OutputError
+        Its folder cannot be written, or it is a folder itself.
+    """
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder; give the path of a file")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; choose a writable folder") from None
+
+
 def save(evidence: Evidence, path: Path) -> None:
     """Write ``evidence.json`` whole."""
     write_whole(path, evidence.model_dump_json(indent=2) + "\n")

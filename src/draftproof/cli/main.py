@@ -88,6 +88,8 @@ def decide_command(
 ) -> None:
     """Decide again from stored evidence. With another policy than the locked one the verdict is marked not registered."""
     stored, thresholds = ev.load(evidence), load_policy(policy)
+    if json_path:
+        ev.require_writable(json_path)
     decision = decide(
         arms=stored.arms,
         equivalence=stored.equivalence,
@@ -127,6 +129,9 @@ app.command()(check)
 
 
 def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
+    # what lies beside the evidence is written where the study sees to it itself
+    if json_path and json_path.parent.resolve() != out.resolve():
+        ev.require_writable(json_path)
     console = Console()
     try:
         from draftproof.cli.progress import TerminalProgress
