@@ -366,8 +366,14 @@ def load(path: Path) -> Evidence:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; give the path of an evidence.json") from None
     try:
-        return Evidence.model_validate(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON (line {error.lineno}); give the path of an evidence.json") from None
+        return Evidence.model_validate(json.loads(text, parse_constant=_refuse_constant))
     except ValidationError as error:
         raise InputError(f"{path} is not evidence of schema version {SCHEMA_VERSION}: {describe(error)}") from None
+    except (ValueError, RecursionError) as error:
+        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise InputError(f"{path} is not JSON ({where}); give the path of an evidence.json") from None
+
+
+def _refuse_constant(name: str) -> None:
+    """NaN and infinity are no JSON, and no threshold could be compared with them."""
+    raise ValueError(f"it holds {name}")

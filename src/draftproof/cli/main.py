@@ -40,7 +40,8 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except DraftproofError as error:
-        sys.stderr.write(f"draftproof: {error}\n")
+        # a key or a path that was given may hold anything, line ends too
+        sys.stderr.write(f"draftproof: {' '.join(str(error).splitlines())}\n")
         sys.exit(error.exit_code)
     except Exception as error:
         # a wrong option or argument; the library's class for it has no public name

@@ -28,7 +28,7 @@ from draftproof.study import findings as say
 from draftproof.study.findings import Finding
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.setup import max_len_of, open_engine
+from draftproof.study.setup import encode_prompts, max_len_of, open_engine
 from draftproof.study.trial import PASSES, draft_with_itself, measure_costs
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
@@ -129,7 +129,7 @@ def _context(
     plan: Plan, prompts: Prompts, encode: Callable[..., list[int]], limit: int, draft_limit: int | None = None
 ) -> Finding:
     try:
-        lengths = {prompt.id: len(encode(as_chat(prompt))) for prompt in prompts}
+        lengths = {name: len(token_ids) for name, token_ids in encode_prompts(encode, prompts).items()}
     except PromptError as error:
         return say.refused("context", "a prompt does not fit", error)
     return say.context(lengths, plan.workload.max_tokens, limit, draft_limit)
