@@ -25,7 +25,7 @@ class Table(BaseModel):
     """A table of the study file; unknown keys are refused, and so are texts and truth values for numbers."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
 
 
