@@ -24,9 +24,7 @@ WITH_DRAFT = ("draft-model", "cross-tokenizer")
 class Table(BaseModel):
     """A table of the study file; unknown keys are refused, and so are texts and truth values for numbers."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class EnginePlan(Table):
