@@ -270,6 +270,7 @@ def test_evidence_that_cannot_be_used(name: str, tmp_path: Path, stored: Path, r
         pytest.param(b"policy = 3", "policy", id="no-table"),
         pytest.param(b"min_speedup = nan", "min_speedup", id="nan"),
         pytest.param(b"[engine]\nkind = 'hf'", "'engine' is not a known key", id="a-study"),
+        pytest.param(b"min_speedup = 2\n[policy]", "min_speedup would be ignored beside [policy]", id="twice"),
     ],
 )
 def test_a_policy_that_cannot_be_used(
@@ -295,3 +296,13 @@ def test_a_study_whose_files_are_spoilt_is_not_gone_on_with(
     else:
         path.write_bytes(half)
     assert name in refused("run", stored / "study.toml", "--out", tmp_path / "out", "--resume")
+
+
+def test_requests_that_are_a_folder(tmp_path: Path, stored: Path, refused: Refused) -> None:
+    shutil.copytree(stored / "out", tmp_path / "out")
+    (tmp_path / "out" / "requests.jsonl").unlink()
+    (tmp_path / "out" / "requests.jsonl").mkdir()
+    assert "requests.jsonl is not JSON lines" in refused("report", tmp_path / "out" / "evidence.json")
+    assert "requests.jsonl: Is a directory" in refused(
+        "run", stored / "study.toml", "--out", tmp_path / "out", "--resume"
+    )

@@ -120,7 +120,7 @@ def report(
     if beside.exists():
         try:
             requests = [json.loads(line) for line in beside.read_text(encoding="utf-8").splitlines()]
-        except ValueError:
+        except (ValueError, OSError):
             raise InputError(f"{beside} is not JSON lines; go on with the study by --resume, or remove it") from None
     path = write_reports(stored, out or evidence.parent, requests)
     Console().print(str(path), markup=False, highlight=False, soft_wrap=True)

@@ -60,6 +60,11 @@ def load_policy(path: Path) -> Policy:
         raise PlanError(f"policy {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"policy {path} is not TOML: {error}; docs/study.md shows its shape") from None
+    beside = sorted(values.keys() & Policy.model_fields.keys()) if "policy" in values else []
+    if beside:
+        raise PlanError(
+            f"policy {path}: {', '.join(beside)} would be ignored beside [policy]; move what counts into it"
+        )
     try:
         return Policy.model_validate(values.get("policy", values))
     except ValidationError as error:
