@@ -144,6 +144,7 @@ MODELS = {
     "no config": ("target = 'MODELS/configless'", "", "has no config.json; give a folder written by save_pretrained"),
     "pickle": ("target = 'MODELS/pickled'", "", "only pickle weights, which can run code"),
     "unknown device": ("target = 'MODELS/words'\ndevice = 'gpu'", "", "device 'gpu' cannot be used"),
+    "device without values": ("target = 'MODELS/words'\ndevice = 'meta'", "", "device 'meta' cannot be used"),
     "no such gpu": ("target = 'MODELS/words'\ndevice = 'cuda:7'", "", "device 'cuda:7' cannot be used"),
     "no memory": ("target = 'MODELS/words'\n[workload]\nconcurrency = [1000000]", "", "needs"),
     "missing draft": ("target = 'MODELS/words'", "proposer = 'draft-model'\ndraft = '/no/draft'", "model '/no/draft' is not"),
