@@ -200,6 +200,7 @@ def test_a_sampled_check_that_cannot_be_made(
         f"[sampled]\n{sampled}\n"
     )
     assert said in refused("run", study, "--out", tmp_path / "out")
+    assert "is refused: sampled check; " in refused("check", study)
 
 
 # --- where things are written and read ---------------------------------------------------------------------------------
