@@ -386,6 +386,24 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
+def require_writable(path: Path) -> None:
+    """
+    See that `write_whole` can write a file, before what takes long; leaves nothing behind.
+
+    Raises
+    ------
+    OutputError
+        Its folder cannot be written, or it is a folder itself.
+    """
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder; give the path of a file")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; choose a writable folder") from None
+
+
 def save(evidence: Evidence, path: Path) -> None:
     """Write ``evidence.json`` whole."""
     write_whole(path, evidence.model_dump_json(indent=2) + "\n")
@@ -407,8 +425,14 @@ def load(path: Path) -> Evidence:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; give the path of an evidence.json") from None
     try:
-        return Evidence.model_validate(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON (line {error.lineno}); give the path of an evidence.json") from None
+        return Evidence.model_validate(json.loads(text, parse_constant=_refuse_constant))
     except ValidationError as error:
         raise InputError(f"{path} is not evidence of schema version {SCHEMA_VERSION}: {describe(error)}") from None
+    except (ValueError, RecursionError) as error:
+        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise InputError(f"{path} is not JSON ({where}); give the path of an evidence.json") from None
+
+
+def _refuse_constant(name: str) -> None:
+    """NaN and infinity are no JSON, and no threshold could be compared with them."""
+    raise ValueError(f"it holds {name}")

@@ -23,11 +23,11 @@ class Round:
         after a fully accepted draft, or the target alone because nothing was proposed. None when the
         output was cut before it.
     emitted : int
-        Tokens that entered the output (after EOS, stop and length were applied).
+        Tokens that entered the output (after EOS, stop and length were applied); 0 where the block was taken back whole.
     propose_ms, score_ms : float, ms, monotonic clock
         The whole batch's time in the proposer and in the target's pass.
     draft_error : str or None
-        Why this round's draft was dropped, when the proposer failed.
+        Why this round's draft was dropped or nothing was drafted, when the proposer failed or its tokens broke the block.
     """
 
     num_proposed: int

@@ -204,13 +204,13 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
         # where a value may be of several kinds, pydantic names the kind that it tried as the last piece
         pieces = [str(piece) for piece in item["loc"] if not _KIND.fullmatch(str(piece))]
         where = ".".join(pieces) or "value"
-        if item["type"] == "extra_forbidden":
+        if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             known = _keys_beside(model, pieces)
             said[f"'{where}' is not a known key" + (f", allowed are {known}" if known else "")] = []
         elif item["type"] == "missing":
             said[f"'{where}' is missing"] = []
         else:
-            message = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            message = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ").removeprefix("Input ")
             # a whole table would bury what is said of it
             got = "" if isinstance(item["input"], dict) else f" = {item['input']!r}"
             said.setdefault(f"'{where}'{got}" if pieces or got else "", []).append(message)
@@ -220,13 +220,20 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
     )
 
 
+# what a file calls a model and a tuple
+_PLAIN = {"model_type": "should be a table", "dataclass_type": "should be a table", "tuple_type": "should be a list"}
 _KIND = re.compile(r"int|float|str|bool|(constrained-|literal\[|tuple\[|function-).*")
 
 
 def _keys_beside(model: type[BaseModel] | None, pieces: Sequence[str]) -> str:
     """Return the known keys of the table in which an unknown one was found, or an empty text."""
+    table: Any = model
     for piece in pieces[:-1]:
-        field = model.model_fields.get(piece) if model else None
-        kind = field.annotation if field else None
-        model = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-    return ", ".join(model.model_fields) if model else ""
+        field = _fields(table).get(piece)
+        table = getattr(field, "annotation", None)
+    return ", ".join(_fields(table))
+
+
+def _fields(table: Any) -> dict[str, Any]:
+    """Return the fields of a model or a dataclass by name; none of anything else."""
+    return getattr(table, "model_fields", None) or getattr(table, "__dataclass_fields__", None) or {}

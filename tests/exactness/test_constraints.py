@@ -5,7 +5,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pytest
@@ -23,35 +22,12 @@ from draftproof.errors import InputError
 from draftproof.proposers import DraftModel, EarlyExit, PromptLookup
 from draftproof.sampling.adjust import Prefix
 from draftproof.sampling.law import token_law
-from support.grammars import EOS, PIECES, SPECIAL, Listed, spelling
+from support.grammars import CASES, EOS, PIECES, REGEX, REGEX_TEXTS, SCHEMA, SPECIAL, Listed, spelling
 from support.oracles import judged
 from support.toy_engines import noisy_copy, numbered_words
 from support.toy_models import VOCAB, Scripted, tiny_llama
 
 K = 4
-REGEX = "(ab|abc|cd)([,:][12]{1,2}){0,2}"
-SIGNS = [f"{sign}{digits}" for sign in ",:" for digits in ("1", "2", "11", "12", "21", "22")]
-REGEX_TEXTS = [
-    start + "".join(tail)
-    for start in ("ab", "abc", "cd")
-    for count in range(3)
-    for tail in product(SIGNS, repeat=count)
-]
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "a": {"enum": [1, 12, "ab"]},
-        "b": {"type": "array", "items": {"enum": ["ab", "abc"]}, "maxItems": 2},
-    },
-    "required": ["a"],
-    "additionalProperties": False,
-    "x-guidance": {"whitespace_flexible": False},
-}
-LISTS = ["[]", *("[" + ",".join(items) + "]" for n in (1, 2) for items in product(('"ab"', '"abc"'), repeat=n))]
-SCHEMA_TEXTS = [
-    f'{{"a":{value}{rest}}}' for value in ("1", "12", '"ab"') for rest in ("", *(f',"b":{items}' for items in LISTS))
-]
-CASES = {"regex": ({"regex": REGEX}, REGEX_TEXTS), "schema": ({"json_schema": SCHEMA}, SCHEMA_TEXTS)}
 PROMPTS = [[1, 2, 22, 6, 7, 1, 2, 22, 6, 7, 1], [28, 1, 29, 7, 28, 1, 29, 7], [3, 3, 3]]
 SAMPLINGS: list[dict[str, float]] = [{"temperature": 0.0}, {"temperature": 1.4, "top_k": 3}]
 

@@ -119,3 +119,17 @@ def test_a_race_has_the_law_it_is_run_under() -> None:
     counts = torch.bincount(race(probs, numbers[:, 0]), minlength=5)
     assert counts[4] == 0
     assert stats.chisquare(counts[:4].numpy(), probs[:4].numpy() * count).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("token_id", [0, 1, 40])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_nothing_is_allowed_no_drafted_token_is_accepted(temperature: float, token_id: int) -> None:
+    """A race without a runner ends with token 0: a draft of that very token must not pass for a winner."""
+
+    def dead_end(input_ids, scores):
+        return scores if input_ids.shape[1] <= 7 else torch.full_like(scores, -torch.inf)
+
+    script = Scripted(lambda row, limit: [token_id] * limit)
+    row = make_row(PROMPTS[0], 20, temperature=temperature, logits_processors=(dead_end,))
+    run(make_decoder(tiny_llama(), script, accept=coupled, draw=draw_shared), row)
+    assert len(row.generated) == 3 and row.finish_reason == "error" and "no token is allowed" in row.error

@@ -16,6 +16,7 @@ from draftproof.errors import InputError
 from draftproof.request import SamplingParams
 from draftproof.sampling.coupled import coupled
 from draftproof.sampling.draw import draw_shared
+from draftproof.sampling.law import token_law
 from support.oracles import judged, warpers
 from support.toy_models import VOCAB, Scripted, make_decoder, make_row, run, tiny_llama
 
@@ -161,6 +162,15 @@ def test_logprobs_are_the_targets_one_per_token(mode: str) -> None:
             best = expected.topk(3)
             assert list(row.top_logprobs[place]) == best.indices.tolist()
             assert list(row.top_logprobs[place].values()) == pytest.approx(best.values.tolist(), abs=1e-9)
+
+
+def test_penalties_are_exact_to_the_last_bits_of_float64() -> None:
+    row = make_row([5, 9], COUNT, presence_penalty=0.7, frequency_penalty=0.6, temperature=1.0)
+    row.token_ids += [3, 3, 8]
+    logits = torch.zeros(1, 1, VOCAB, dtype=torch.float64)
+    law = token_law(logits, [row.params], [row.prefix()])[0, 0]
+    assert (law[3] / law[0]).log().item() == pytest.approx(-1.9, abs=1e-14)
+    assert (law[8] / law[0]).log().item() == pytest.approx(-1.3, abs=1e-14)
 
 
 def fails(input_ids, scores):

@@ -48,6 +48,7 @@ def native(models: Path, folder: Path, draft: str | None = "draft", **tables: di
         "speculation": {**drafting, "num_speculative_tokens": 3},
         "workload": {"prompts": str(path), "max_tokens": 8},
         "policy": {"min_claim": "up_to_ties"},
+        "sampled": {"enabled": False},
     }
     for name, table in tables.items():
         values[name] = {**values[name], **table}

@@ -1,6 +1,7 @@
 """Languages small enough to be listed: a tokenizer that spells them, and the judge that knows nothing but the list."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -11,6 +12,29 @@ EOS = 0
 PIECES = ("</s>", *'abcde0123456789{}[]:,"', "Ġ", "ab", "abc", "12", "cd", '{"', '":', '"}', "}]")
 MERGES = [("a", "b"), ("ab", "c"), ("1", "2"), ("c", "d"), ("{", '"'), ('"', ":"), ('"', "}"), ("}", "]")]
 SPECIAL = len(PIECES)
+REGEX = "(ab|abc|cd)([,:][12]{1,2}){0,2}"
+SIGNS = [f"{sign}{digits}" for sign in ",:" for digits in ("1", "2", "11", "12", "21", "22")]
+REGEX_TEXTS = [
+    start + "".join(tail)
+    for start in ("ab", "abc", "cd")
+    for count in range(3)
+    for tail in product(SIGNS, repeat=count)
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": {"enum": [1, 12, "ab"]},
+        "b": {"type": "array", "items": {"enum": ["ab", "abc"]}, "maxItems": 2},
+    },
+    "required": ["a"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+LISTS = ["[]", *("[" + ",".join(items) + "]" for n in (1, 2) for items in product(('"ab"', '"abc"'), repeat=n))]
+SCHEMA_TEXTS = [
+    f'{{"a":{value}{rest}}}' for value in ("1", "12", '"ab"') for rest in ("", *(f',"b":{items}' for items in LISTS))
+]
+CASES = {"regex": ({"regex": REGEX}, REGEX_TEXTS), "schema": ({"json_schema": SCHEMA}, SCHEMA_TEXTS)}
 
 
 def spelling() -> PreTrainedTokenizerFast:

@@ -41,7 +41,8 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except DraftproofError as error:
-        sys.stderr.write(f"draftproof: {error}\n")
+        # a key or a path that was given may hold anything, line ends too
+        sys.stderr.write(f"draftproof: {' '.join(str(error).splitlines())}\n")
         sys.exit(error.exit_code)
     except Exception as error:
         # a wrong option or argument; the library's class for it has no public name
@@ -89,6 +90,8 @@ def decide_command(
 ) -> None:
     """Decide again from stored evidence. With another policy than the locked one the verdict is marked not registered."""
     stored, thresholds = ev.load(evidence), load_policy(policy)
+    if json_path:
+        ev.require_writable(json_path)
     decision = decide(
         arms=stored.arms,
         equivalence=stored.equivalence,
@@ -118,7 +121,7 @@ def report(
     if beside.exists():
         try:
             requests = [json.loads(line) for line in beside.read_text(encoding="utf-8").splitlines()]
-        except ValueError:
+        except (ValueError, OSError):
             raise InputError(f"{beside} is not JSON lines; go on with the study by --resume, or remove it") from None
     path = write_reports(stored, out or evidence.parent, requests)
     Console().print(str(path), markup=False, highlight=False, soft_wrap=True)
@@ -129,6 +132,9 @@ app.command()(verify)
 
 
 def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
+    # what lies beside the evidence is written where the study sees to it itself
+    if json_path and json_path.parent.resolve() != out.resolve():
+        ev.require_writable(json_path)
     console = Console()
     try:
         from draftproof.cli.progress import TerminalProgress

@@ -32,6 +32,7 @@ from draftproof.sampling.law import token_law
 from draftproof.sampling.noise import KeyedNoise, Noise
 
 MAX_DRAFT_FAILURES = 16
+BROKEN_BLOCK = "the target's logits were not finite with this draft; the request goes on target-only"
 RollBack = Callable[[Target, int, int], None]
 
 
@@ -141,7 +142,7 @@ class Decoder:
             row.rounds.append(
                 Round(
                     num_proposed=len(draft),
-                    num_accepted=outcome.num_accepted,
+                    num_accepted=outcome.num_accepted if emitted else 0,
                     next_token=outcome.source(len(draft)) if emitted == outcome.num_accepted + 1 else None,
                     emitted=emitted,
                     propose_ms=proposed - start,
@@ -149,6 +150,8 @@ class Decoder:
                     draft_error=self._draft_errors.get(row.request_id),
                 )
             )
+            if not emitted:
+                continue
             row.chunks.append(Chunk(num_tokens=emitted, at_ms=scored - row.submitted_ms))
             if row.params.logprobs is not None:
                 reports.append((row, outcome.logits[:emitted], outcome.law[:emitted]))
@@ -164,8 +167,11 @@ class Decoder:
 
     def _propose(self, rows: Sequence[Row]) -> tuple[Proposal, list[list[int]]]:
         """Return the proposal, without what is wrong in it, and its tokens as lists."""
-        self._draft_errors = {}
         limits = [self._limit(row) for row in rows]
+        stopped = self.draft_stopped or ""
+        self._draft_errors = {
+            row.request_id: stopped for row, limit in zip(rows, limits, strict=True) if stopped and limit
+        }
         if self.proposer is None or self.draft_stopped or not any(limits):
             return point_masses([[] for _ in rows], self.target.device), [[] for _ in rows]
         checked = ask(self.proposer, rows, limits, self.target.vocab_size, self.target.device)
@@ -209,8 +215,7 @@ class Decoder:
         if not outcome.all_finite:
             self.target.scrub_tail(_slot(row))
         if not outcome.read_finite:
-            self._not_finite(row, draft, count)
-            return None
+            return self._not_finite(row, draft, count)
         tokens = [*draft[:count], outcome.next_token_id]
         if not outcome.has_next:
             # nothing may follow: what was accepted stays, and the next round finds the dead end at its start
@@ -233,19 +238,21 @@ class Decoder:
         room = min(self.target.key_len(length) - length, row.stop.max_tokens - row.num_generated - 1)
         return max(0, min(self.num_speculative_tokens, room))
 
-    def _not_finite(self, row: Row, draft: list[int], count: int) -> None:
+    def _not_finite(self, row: Row, draft: list[int], count: int) -> int | None:
         """
         End a request whose logits are not finite, unless a drafted token may be the cause.
 
         A key that is not finite reaches every position of its own pass, through the mask. So the block is taken back
         whole and the request goes on target-only.
         """
-        if draft:
-            self.target.roll_back(_slot(row), count + 1)
-            self.target.scrub_tail(_slot(row))
-            row.speculate = False
-        else:
+        if not draft:
             row.finish_reason, row.error = "error", "the target's logits are not finite"
+            return None
+        self.target.roll_back(_slot(row), count + 1)
+        self.target.scrub_tail(_slot(row))
+        row.speculate = False
+        self._draft_errors[row.request_id] = BROKEN_BLOCK
+        return 0
 
     def _admit(self) -> None:
         while self._queue and self._free:

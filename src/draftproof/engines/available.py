@@ -34,6 +34,8 @@ def available_memory(device: str) -> Available:
         There is no such device.
     """
     try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no values")
         if torch.device(device).type == "cuda":
             return Available(torch.cuda.mem_get_info(device)[0], f"free on {device}")
     except (RuntimeError, AssertionError) as error:

@@ -261,13 +261,14 @@ class DecoderEngine:
         )
 
     def _completion(self, row: Row) -> Completion:
+        speculates = row.speculate or any(item.num_proposed for item in row.rounds)
         return Completion(
             token_ids=tuple(row.generated),
             text=row.stop.text(row.generated, ended=row.finish_reason is not None),
             finish_reason=row.finish_reason or "length",
             logprobs=None if row.params.logprobs is None else tuple(row.logprobs),
             rounds=tuple(row.rounds),
-            speculation=summarise_rounds(row.rounds, self.num_speculative_tokens) if row.speculate else None,
+            speculation=summarise_rounds(row.rounds, self.num_speculative_tokens) if speculates else None,
             chunks=tuple(row.chunks),
             num_prompt_tokens=row.num_prompt,
             error=row.error,

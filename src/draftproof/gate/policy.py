@@ -17,7 +17,9 @@ class Policy(BaseModel):
     A threshold of None is not asked for, and the report says so.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     min_speedup: float = Field(default=1.05, gt=0)
     """The lower end of the speed-up's interval must reach it."""
@@ -54,8 +56,15 @@ def load_policy(path: Path) -> Policy:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"cannot read policy {path}: {error.strerror}; give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"policy {path} is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise PlanError(f"policy {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"policy {path} is not TOML: {error}; docs/study.md shows its shape") from None
+    beside = sorted(values.keys() & Policy.model_fields.keys()) if "policy" in values else []
+    if beside:
+        raise PlanError(
+            f"policy {path}: {', '.join(beside)} would be ignored beside [policy]; move what counts into it"
+        )
     try:
         return Policy.model_validate(values.get("policy", values))
     except ValidationError as error:

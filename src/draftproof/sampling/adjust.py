@@ -83,7 +83,8 @@ def adjust(scores: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
         scores = torch.where(seen, penalised, scores)
     if params.presence_penalty or params.frequency_penalty:
         counts = _counts(prefix.token_ids[prefix.num_prompt :], prefix, positions, size, scores.device)
-        scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+        counts = counts.to(scores.dtype)
+        scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0).to(scores.dtype)
     sequence = [*prefix.token_ids, *prefix.draft]
     num_unread = 0 if prefix.unread is None else len(prefix.unread)
     for place in range(positions):

@@ -30,6 +30,8 @@ def coupled(target_probs: Tensor, proposal: Proposal, keys: Keys, positions: Seq
     size, device = target_probs.shape[-1], target_probs.device
     own = race(target_probs, noise.exponential(keys, positions, width + 1, size, device))
     proposed = torch.arange(width, device=device) < proposal.num_tokens[:, None]
-    matches = (own[:, :width] == proposal.token_ids) & proposed
+    # where nothing is allowed the race has no winner, and no drafted token may stand for one
+    allowed = target_probs[:, :width].any(-1)
+    matches = (own[:, :width] == proposal.token_ids) & allowed & proposed
     num_accepted = matches.cumprod(-1).sum(-1)
     return Decision(num_accepted=num_accepted, next_token_ids=own[torch.arange(batch, device=device), num_accepted])

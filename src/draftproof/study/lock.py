@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,11 +23,14 @@ def alone(out: Path) -> Iterator[None]:
     """
     Keep other runs out of a folder while this one writes into it; clear what a run that was killed had half written.
 
+    Folders made on the way are removed again if nothing was stored in them.
+
     Raises
     ------
     OutputError
         Another run is in it, or it cannot be made.
     """
+    made = [path for path in (out, *out.parents) if not path.exists()]
     write_probe(out)
     handle = os.open(out, os.O_RDONLY)
     try:
@@ -44,6 +47,9 @@ def alone(out: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+        with suppress(OSError):
+            for path in made:
+                path.rmdir()
 
 
 def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool) -> Study:

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, field_validator, model_validator
 
 from draftproof.engines.script import Script
 from draftproof.errors import InputError, PlanError
@@ -22,13 +22,16 @@ WITH_DRAFT = ("draft-model", "cross-tokenizer")
 
 
 class Table(BaseModel):
-    """A table of the study file; unknown keys are refused."""
+    """A table of the study file; unknown keys are refused, and so are texts and truth values for numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class EnginePlan(Table):
     """The engine that runs both arms."""
+
+    # strict, a table is not taken for a dataclass
+    model_config = ConfigDict(strict=False)
 
     kind: Literal["native", "hf", "scripted"] = "native"
     """Ours, transformers' own generate, or a fake on a virtual clock."""
@@ -38,9 +41,9 @@ class EnginePlan(Table):
     """Of weights, caches and passes."""
     device: str = "cpu"
     """As torch names it."""
-    threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    threads: Annotated[StrictInt, Field(ge=1)] | Literal["auto"] = "auto"
     """CPU threads of a pass; "auto" is torch's choice."""
-    max_len: Annotated[int, Field(ge=2)] | Literal["auto"] = "auto"
+    max_len: Annotated[StrictInt, Field(ge=2)] | Literal["auto"] = "auto"
     """Longest sequence in tokens, prompt included; "auto" is 1024, or the model's limit if that is lower."""
     numerics: Literal["bitwise", "fast"] = "bitwise"
     """"bitwise" uses only pass shapes that give the same bits; "fast" any, and claims identity up to ties."""
@@ -111,7 +114,7 @@ class WorkloadPlan(Table):
     def _a_list(cls, value: object) -> object:
         if not isinstance(value, list | tuple):
             raise ValueError("give a list, such as [1, 4]")
-        return value
+        return tuple(value)
 
     @field_validator("concurrency")
     @classmethod
@@ -184,7 +187,7 @@ class SampledPlan(Table):
     @field_validator("prompt", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+        return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
     @field_validator("prompt")
     @classmethod
@@ -193,11 +196,16 @@ class SampledPlan(Table):
             raise ValueError("give one text, or a list of different ones")
         return value
 
+    @field_validator("words", mode="before")
+    @classmethod
+    def _a_list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
     @field_validator("words")
     @classmethod
     def _a_choice(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(value)) < max(2, len(value)):
-            raise ValueError("give two or more different words")
+        if len(set(value)) < max(2, len(value)) or not all(value):
+            raise ValueError("give two or more different words, none of them empty")
         return value
 
 
@@ -269,6 +277,8 @@ def load_plan(path: Path) -> Plan:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"cannot read study {path}: {error.strerror}; give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"study {path} is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise PlanError(f"study {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"study {path} is not TOML: {error}; docs/study.md shows its shape") from None
     return parse_plan(values, str(path))

@@ -28,7 +28,7 @@ from draftproof.study import findings as say
 from draftproof.study.findings import Finding
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.setup import max_len_of, open_engine
+from draftproof.study.setup import encode_prompts, max_len_of, open_engine, sampled_design
 from draftproof.study.trial import PASSES, draft_with_itself, measure_costs
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
@@ -111,6 +111,10 @@ def without_weights(plan: Plan, prompts: Prompts, progress: Progress) -> list[Fi
 
 def with_engine(plan: Plan, engine: EngineProtocol, prompts: Prompts, progress: Progress) -> list[Finding]:
     """Make the findings that need a loaded engine: its claim, the self-test, costs and the break-even acceptance."""
+    try:
+        sampled_design(engine, plan)
+    except DraftproofError as error:
+        return [say.refused("sampled check", "cannot be made", error)]
     shortest = min((engine.encode(as_chat(prompt)) for prompt in prompts), key=len)
     return [claim(plan, engine), _self_test(engine, shortest, progress), *_costs(plan, engine, shortest, progress)]
 
@@ -129,7 +133,7 @@ def _context(
     plan: Plan, prompts: Prompts, encode: Callable[..., list[int]], limit: int, draft_limit: int | None = None
 ) -> Finding:
     try:
-        lengths = {prompt.id: len(encode(as_chat(prompt))) for prompt in prompts}
+        lengths = {name: len(token_ids) for name, token_ids in encode_prompts(encode, prompts).items()}
     except PromptError as error:
         return say.refused("context", "a prompt does not fit", error)
     return say.context(lengths, plan.workload.max_tokens, limit, draft_limit)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from draftproof.errors import OutputError
 from draftproof.evidence import write_whole
 from draftproof.measure.run import BLOCKS
 
@@ -15,12 +16,21 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     Read ``requests.jsonl``, and leave in the file only whole groups, so that appending is safe.
 
     A line that a kill has cut or that is no record is dropped, and its group is run again.
+
+    Raises
+    ------
+    OutputError
+        It cannot be read.
     """
     if not path.exists():
         return []
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror}; move it away, or choose another --out") from None
     records: list[dict[str, Any]] = []
     blocks: dict[tuple[Any, ...], list[str]] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+    for line in text.split("\n"):
         try:
             record = json.loads(line)
             blocks.setdefault(tuple(record[key] for key in GROUP), []).append(record["block"])

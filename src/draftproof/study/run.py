@@ -25,7 +25,7 @@ from draftproof.study.lock import alone, open_study, registered, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.records import read_records
-from draftproof.study.setup import open_engine, sampled_design
+from draftproof.study.setup import encode_prompts, open_engine, sampled_design
 from draftproof.verify.registration import registration
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
@@ -64,7 +64,7 @@ def _run(
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
     engine = open_engine(plan, progress)
-    encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
+    encoded = encode_prompts(engine.encode, prompts)
     design = sampled_design(engine, plan)
     capabilities = engine.capabilities
     loaded = {

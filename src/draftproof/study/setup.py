@@ -1,17 +1,21 @@
 """From a plan to what it names: the engine, the proposer, the design of the sampled check. Runs nothing."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.hf import HfEngine
 from draftproof.engines.native import Engine
 from draftproof.engines.scripted import ScriptedEngine
-from draftproof.errors import PlanError
+from draftproof.errors import PlanError, PromptError
+from draftproof.measure.run import as_chat
 from draftproof.proposers import CrossTokenizer, DraftModel, EarlyExit, PromptLookup, Proposer
+from draftproof.request import Prompt
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.verify.collect import SampledDesign
 from draftproof.verify.controls import Control, Parts
+from draftproof.workload.prompts import WorkloadPrompt
 
 DEFAULT_MAX_LEN = 1024
 
@@ -83,7 +87,7 @@ def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
     Raises
     ------
     PlanError
-        A word is not one token, or two words are the same token.
+        A word is not one token, two words are the same token, or the prompt cannot be used.
     """
     if not plan.sampled.enabled:
         return None
@@ -95,11 +99,29 @@ def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
             what = "a token that another word has" if len(token_ids) == 1 else f"{len(token_ids)} tokens"
             raise PlanError(f"sampled.words: {word!r} is {what} in this tokenizer; choose different one-token words")
         allowed.extend(token_ids)
-    return SampledDesign(
-        prompts=tuple(tuple(engine.encode(text)) for text in plan.sampled.prompt),
-        allowed_token_ids=tuple(allowed) or None,
-        **values,
-    )
+    try:
+        texts = [engine.encode(text) for text in plan.sampled.prompt]
+    except PromptError as error:
+        raise PlanError(f"sampled.prompt: {error}") from None
+    return SampledDesign(prompts=tuple(map(tuple, texts)), allowed_token_ids=tuple(allowed) or None, **values)
+
+
+def encode_prompts(encode: Callable[[Prompt], list[int]], prompts: Sequence[WorkloadPrompt]) -> dict[str, list[int]]:
+    """
+    Return the token ids of each prompt, by its id.
+
+    Raises
+    ------
+    PromptError
+        One cannot be used; the message names it.
+    """
+    encoded: dict[str, list[int]] = {}
+    for prompt in prompts:
+        try:
+            encoded[prompt.id] = encode(as_chat(prompt))
+        except PromptError as error:
+            raise PromptError(f"prompt '{prompt.id}': {error}") from None
+    return encoded
 
 
 def _proposer(plan: Plan) -> Proposer:

@@ -9,7 +9,7 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.engines.base import EngineProtocol
 from draftproof.environment import describe_environment
-from draftproof.measure.run import as_chat, interleave
+from draftproof.measure.run import interleave
 from draftproof.request import SamplingParams
 from draftproof.study.append import append_record
 from draftproof.study.judge import judge_output, tell_plan
@@ -18,7 +18,7 @@ from draftproof.study.lock import alone, open_study, registered, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.records import read_records
-from draftproof.study.setup import open_engine, sampled_design
+from draftproof.study.setup import encode_prompts, open_engine, sampled_design
 from draftproof.verify.controls import Control
 from draftproof.verify.registration import registration
 from draftproof.workload.loaders import load_prompts
@@ -51,7 +51,7 @@ def verify_study(
     with alone(out):
         study = open_study(plan, prompts, out, resume)
         engine = _open(plan, progress, plant)
-        encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
+        encoded = encode_prompts(engine.encode, prompts)
         design = sampled_design(engine, plan)
         able = engine.capabilities
         record = registered(registration(engine, design, greedy=plan.sampling.temperature == 0))

@@ -65,7 +65,7 @@ class Place:
     def passes(self) -> list[tuple[int, int]] | None:
         """The speculative arm's passes up to this token, as (positions, tokens kept); None where they are not known."""
         record = self.speculative
-        ran = [(item["num_proposed"] + 1, item["emitted"]) for item in record["rounds"]]
+        ran = [(item["num_proposed"] + 1, item["emitted"]) for item in record["rounds"] if item["emitted"]]
         if not ran:
             widths = record.get("pass_widths") or []
             ran = [(width, chunk[0]) for width, chunk in zip(widths, record["chunks"], strict=False)]

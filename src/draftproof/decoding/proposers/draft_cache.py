@@ -1,14 +1,16 @@
 """A draft model's own cache, kept in step with what it is given to read; draws from it token by token."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.model import CachedModel, context_limit
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
-from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits
+from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits, sound
 from draftproof.decoding.shapes import measure_shapes
 
 CATCH_UP = 2
@@ -64,28 +66,56 @@ class DraftCache:
             From the draft's logits, shape (rows, V of the draft), to those of the target's ids.
         to_draft : Tensor, shape (V of the target,), int64, or None
             The draft's id for each drafted one; None where they are the same.
+
+        Raises
+        ------
+        ValueError
+            A row's logits were not finite before anything was drawn for it; its slot is empty then.
         """
         wanted = [min(limit, self._room(text)) for limit, text in zip(limits, texts, strict=True)]
         feeds = {index: self._catch_up(_slot(row), texts[index]) for index, row in enumerate(rows) if wanted[index] > 0}
 
-        passes = dict.fromkeys(feeds, 0)
+        scored: list[tuple[list[int], Tensor]] = []
 
         def score(blocks: dict[int, Feed]) -> Tensor:
             logits = self.cached.score({_slot(rows[index]): block for index, block in blocks.items()})
-            for index in blocks:
-                passes[index] += 1
-            return to_target(last_logits(logits, [len(block) for block in blocks.values()]))
+            last = last_logits(logits, [len(block) for block in blocks.values()])
+            scored.append((list(blocks), sound(last).to(self._context.device)))
+            return to_target(last)
 
         proposal = draw_stepwise(self._context, rows, wanted, feeds, score, confidence, to_draft)
-        read = (proposal.token_ids if to_draft is None else to_draft[proposal.token_ids]).tolist()
+        read = proposal.token_ids if to_draft is None else to_draft[proposal.token_ids]
+        # read once: what was drawn, and for each pass which rows' logits were finite
+        told = iter(torch.cat([read.flatten(), *(fine for _, fine in scored)]).tolist())
+        tokens = [list(islice(told, read.shape[1])) for _ in rows]
+        num_passes, broken = dict.fromkeys(feeds, 0), dict[int, int]()
+        for indices, _ in scored:
+            for index, fine in zip(indices, told, strict=False):
+                num_passes[index] += 1
+                if not fine:
+                    broken.setdefault(index, num_passes[index])
         for index, feed in feeds.items():
-            self._held[_slot(rows[index])] += [*feed, *read[index][: passes[index] - 1]]
+            slot = _slot(rows[index])
+            if index not in broken:
+                self._held[slot] += [*feed, *tokens[index][: num_passes[index] - 1]]
+            elif broken[index] == 1:
+                self.release(slot)
+            else:
+                # what was drawn before stays: to drop it would be to choose by what was drawn
+                self._scrub(slot)
+        if 1 in broken.values():
+            raise ValueError("the draft's logits are not finite")
         return proposal
 
     def release(self, slot: int) -> None:
         """Empty the slot."""
         self._held[slot] = []
         self.cached.release(slot)
+
+    def _scrub(self, slot: int) -> None:
+        """Leave no trace of what was read since the last round: keys that are not finite leak through a mask."""
+        self.cached.roll_back(slot, self.cached.row_len[slot] - len(self._held[slot]))
+        self.cached.scrub_tail(slot)
 
     def _room(self, text: Sequence[int]) -> int:
         if not text or max(text) >= self.cached.vocab_size:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, Proposer, ProposerContext, point_masses
@@ -58,6 +59,7 @@ class FirstOf:
         return stack(list(found.values()), self._vocab_size)
 
     def release(self, slot: int) -> None:
-        """Release it in each."""
-        for proposer in self.proposers:
-            proposer.release(slot)
+        """Release it in each, also where another one fails to."""
+        with ExitStack() as releases:
+            for proposer in self.proposers:
+                releases.callback(proposer.release, slot)

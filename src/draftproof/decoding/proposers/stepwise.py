@@ -80,7 +80,8 @@ def draw_stepwise(
         params = [rows[index].params for index in active]
         law = token_law(logits[:, None], params, prefixes, explain=False)[:, 0]
         # a processor may ask for an id that the draft does not have, and the draft could not read it back
-        law = law.masked_fill(((law > 0) & logits.isneginf()).any(-1, keepdim=True), 0.0)
+        unreadable = ((law > 0) & logits.isneginf()).any(-1, keepdim=True)
+        law = law.masked_fill(unreadable | ~sound(logits)[:, None], 0.0)
         # no mass: nothing is allowed here
         sure = (law > 0).any(-1) & (law.amax(-1) >= confidence)
         keys = [rows[index].key for index in active]
@@ -102,6 +103,11 @@ def _fit(logits: Tensor, vocab_size: int) -> Tensor:
     if logits.shape[-1] >= vocab_size:
         return logits[..., :vocab_size]
     return torch.nn.functional.pad(logits, (0, vocab_size - logits.shape[-1]), value=-torch.inf)
+
+
+def sound(logits: Tensor) -> Tensor:
+    """Return which rows of (rows, V) can be a law, shape (rows,); minus infinity can, for an id that is never drafted."""
+    return (logits < torch.inf).all(-1)
 
 
 def last_logits(logits: Tensor, lengths: Sequence[int]) -> Tensor:
