@@ -39,7 +39,7 @@ def verify(
 ) -> None:
     """Check that the output is the target's. Exit code: 0 PASS, 11 INCONCLUSIVE, 12 FAIL."""
     from draftproof.cli.progress import TerminalProgress
-    from draftproof.evidence import OUTCOME_CODES, write_whole
+    from draftproof.evidence import OUTCOME_CODES, require_writable, write_whole
     from draftproof.verify.controls import DEFECTS, LOSSLESS
 
     console = Console()
@@ -53,6 +53,8 @@ def verify(
     if plant is not None and plant not in controls:
         raise InputError(f"--plant {plant!r} is no control; --list-controls lists them")
     plan = _plan(study, target, draft, num_speculative_tokens)
+    if json_path and (out is None or json_path.parent.resolve() != out.resolve()):
+        require_writable(json_path)
     if not plan_only and out is None:
         raise InputError("--out is missing; give a folder for the result, or --plan-only")
     from draftproof.report.terminal import print_verification
