@@ -96,7 +96,7 @@ def history(at: At = DEFAULT, json_path: Json = None) -> None:
         write_whole(json_path, json.dumps([event.model_dump(mode="json") for event in events], indent=2) + "\n")
     for event in events:
         fell = f"from rung {event.promotion} up" if event.promotion else None
-        parts = (event.kind.replace("_", " "), event.rung and event.rung.label, fell, event.verdict)
+        parts = (event.kind.replace("_", " "), event.rung.label if event.rung else None, fell, event.verdict)
         _say(f"{event.id:>4}  {event.at}  {', '.join(filter(None, parts))}")
         evidence = event.evidence_sha256 and f"{event.evidence_sha256[:12]} of study {(event.study_hash or '')[:12]}"
         for name, value in (("why", event.reason), ("evidence", evidence), ("note", event.note)):
