@@ -190,4 +190,4 @@ def test_a_kill_at_any_instruction_keeps_every_event_that_was_acknowledged(tmp_p
     done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["created"] > 50 and found["appended"] > 20 and found["kept"] > 20
+    assert found["created"] > 50 and found["appended"] > 20 and found["kept"] >= 20

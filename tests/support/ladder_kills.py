@@ -13,14 +13,15 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from draftproof.gate.events import read_events, writing
 
 
-def begin(work: Callable[[int], None]) -> tuple[int, int]:
-    """Fork a process that works, and return its number and where it tells what was acknowledged."""
+def begin(work: Callable[[int], None]) -> tuple[int, TextIO]:
+    """Fork a process that works; return its number, and a pipe with a line for each event that was acknowledged."""
     told, tell = os.pipe()
     number = os.fork()
     if number == 0:
@@ -28,12 +29,12 @@ def begin(work: Callable[[int], None]) -> tuple[int, int]:
         work(tell)
         os._exit(0)
     os.close(tell)
-    return number, told
+    return number, os.fdopen(told)
 
 
-def end(number: int, told: int) -> tuple[bool, list[str]]:
-    """Wait for a process; return whether it was killed, and what it told."""
-    with os.fdopen(told) as pipe:
+def end(number: int, pipe: TextIO) -> tuple[bool, list[str]]:
+    """Wait for a process; return whether it was killed, and what it told that was not read yet."""
+    with pipe:
         notes = pipe.read().splitlines()
     _, status = os.waitpid(number, 0)
     killed = os.WIFSIGNALED(status)
@@ -49,7 +50,7 @@ def append(path: Path, note: str, tell: int) -> None:
 
 def notes_of(path: Path) -> list[str | None]:
     """The notes in a ladder, which must be whole; a file in which nothing was acknowledged may be empty."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             return []
@@ -105,30 +106,33 @@ def by_instruction(folder: Path, *, is_new: bool) -> int:
         count += 1
 
 
-def by_time(folder: Path, dice: random.Random, kills: int) -> int:
-    """Kill one writer after another, each somewhere; return how many events were acknowledged."""
-    path, acknowledged = folder / "timed.sqlite", []
+def by_time(folder: Path, dice: random.Random, kills: int) -> tuple[int, int]:
+    """Kill one writer after another, each somewhere; return how many events were acknowledged, how many journals left."""
+    path, half_written = folder / "timed.sqlite", 0
+    acknowledged: list[str] = []
     for turn in range(kills):
 
         def work(tell: int, turn: int = turn) -> None:
             for index in range(10_000):
                 append(path, f"{turn}.{index}", tell)
 
-        number, told = begin(work)
-        time.sleep(dice.uniform(0.002, 0.03))
+        number, pipe = begin(work)
+        acknowledged += [pipe.readline().strip() for _ in range(dice.randint(1, 4))]
+        time.sleep(dice.uniform(0, 0.01))
         os.kill(number, signal.SIGKILL)
-        killed, notes = end(number, told)
+        killed, notes = end(number, pipe)
         assert killed
         acknowledged += notes
+        half_written += path.with_name(f"{path.name}-journal").exists()
         after = notes_of(path)
         # one more may have been stored than there was time to tell
         assert [note for note in after if note in set(acknowledged)] == acknowledged
         assert len(after) <= len(acknowledged) + turn + 1
-    return len(acknowledged)
+    return len(acknowledged), half_written
 
 
 if __name__ == "__main__":
     where, seed, timed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     created, appended = by_instruction(where, is_new=True), by_instruction(where, is_new=False)
-    kept = by_time(where, random.Random(seed), timed)
-    sys.stdout.write(json.dumps({"created": created, "appended": appended, "kept": kept}) + "\n")
+    kept, journals = by_time(where, random.Random(seed), timed)
+    sys.stdout.write(json.dumps({"created": created, "appended": appended, "kept": kept, "journals": journals}) + "\n")
