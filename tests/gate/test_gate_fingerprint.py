@@ -8,7 +8,7 @@ from draftproof.environment import describe_environment
 from draftproof.gate.fingerprint import differences, fingerprint
 from support.ladder import HERE, NEW_TORCH
 
-THEN = fingerprint(HERE | {"models": {"a/target": "then"}}, "0.1.0")
+THEN = fingerprint(HERE | {"models": {"a/target": {"weights": "then"}}}, "0.1.0")
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,14 @@ THEN = fingerprint(HERE | {"models": {"a/target": "then"}}, "0.1.0")
         pytest.param({}, "0.2.0", ["draftproof (0.1.0, now 0.2.0)"], id="engine"),
         pytest.param({"cpu_flags": ["avx2", "amx"]}, "0.1.0", ["cpu_flags (avx2, now avx2 amx)"], id="flags"),
         pytest.param({"packages": {}}, "0.1.0", ["packages.numpy (2.4.6, now None)", "packages.torch (2.13.0, now None)"], id="gone"),
-        pytest.param({"models": {"a/target": "now"}}, "0.1.0", ["models.a/target (then, now now)"], id="model"),
+        pytest.param({"models": {"a/target": {"weights": "now"}}}, "0.1.0", ["models.a/target.weights (then, now now)"], id="model"),
+        pytest.param({"models": {"a/target": {"weights": None, "files": ["x"]}}}, "0.1.0", [], id="no-weights-now"),
         pytest.param({"models": {}}, "0.1.0", [], id="model-out-of-reach"),
-        pytest.param({"models": {"b/target": "now"}}, "0.1.0", [], id="another-model"),
+        pytest.param({"models": {"b/target": {"weights": "now"}}}, "0.1.0", [], id="another-model"),
     ],
 )  # fmt: skip
 def test_differences_are_named_with_both_values(environment: dict[str, Any], version: str, names: list[str]) -> None:
-    now = HERE | {"models": {"a/target": "then"}} | environment
+    now = HERE | {"models": {"a/target": {"weights": "then"}}} | environment
     assert differences(THEN, fingerprint(now, version)) == names
 
 

@@ -159,13 +159,18 @@ def test_promoting_what_stands_changes_nothing(climbed: Path) -> None:
     assert ladder == read_ladder(climbed) and len(kinds(climbed)) == 4
 
 
-def test_model_files_are_those_at_the_promotion_unless_the_study_hashed_them(path: Path) -> None:
-    here = HERE | {"models": {"a/target": "now", "b/other": "x"}}
-    _, event = climb(path, "first", here=here)
-    assert event.environment is not None
-    assert {name: value for name, value in event.environment.items() if "models" in name} == {"models.a/target": "now"}
-    with pytest.raises(RefusedError, match=r"models\.a/target \(then, now now\)"):
-        climb(path, "second", here=here, batches=(4,), environment=HERE | {"models": {"a/target": "then"}})
+def test_model_files_are_those_of_the_study_and_where_it_hashed_none_those_at_the_promotion(path: Path) -> None:
+    here = HERE | {"models": {"a/target": {"weights": "now", "config": "c"}, "b/other": {"weights": "x"}}}
+    hashed = {"model": {"target": {"weights": "now", "config": None, "files": ["w"]}, "drafts": [{"weights": "d"}]}}
+    for turn, (engine, expected) in enumerate([({}, {}), (hashed, {"models.a/draft.weights": "d"})]):
+        _, event = climb(path.with_suffix(f".{turn}"), "first", here=here, environment=HERE | {"engine": engine})
+        assert event.environment is not None
+        assert {name: value for name, value in event.environment.items() if "models" in name} == {
+            "models.a/target.weights": "now", "models.a/target.config": "c", **expected,
+        }  # fmt: skip
+    hashed["model"]["target"] = {"weights": "then"}
+    with pytest.raises(RefusedError, match=r"models\.a/target\.weights \(then, now now\)"):
+        climb(path.with_suffix(".1"), "second", here=here, batches=(4,), environment=HERE | {"engine": hashed})
 
 
 # --- down -------------------------------------------------------------------------------------------------------------
@@ -251,10 +256,10 @@ def test_a_changed_environment_is_recorded_once_and_leaves_target_only(climbed: 
 
 def test_what_expired_in_the_middle_falls_to_the_rung_below(path: Path) -> None:
     climb(path, "first", here=HERE)
-    climb(path, "second", batches=(4,), here=HERE | {"models": {"a/draft": "then"}})
-    ladder = refresh(path, HERE | {"models": {"a/draft": "now"}})
+    climb(path, "second", batches=(4,), here=HERE | {"models": {"a/draft": {"weights": "then"}}})
+    ladder = refresh(path, HERE | {"models": {"a/draft": {"weights": "now"}}})
     assert [event.id for event in ladder.standing] == [2]
-    assert ladder.fallen[0].by.reason == "models.a/draft (then, now now)"
+    assert ladder.fallen[0].by.reason == "models.a/draft.weights (then, now now)"
 
 
 def test_an_expired_rung_is_climbed_again_by_a_study_of_the_new_environment(climbed: Path) -> None:
@@ -279,8 +284,8 @@ def test_the_active_rung_is_the_highest_that_is_valid_here_and_asking_stores_not
 
 def test_the_active_rung_may_be_below_one_that_expired(path: Path) -> None:
     climb(path, "first")
-    climb(path, "second", batches=(4,), here=HERE | {"models": {"a/draft": "then"}})
-    found = active(path, HERE | {"models": {"a/draft": "now"}})
+    climb(path, "second", batches=(4,), here=HERE | {"models": {"a/draft": {"weights": "then"}}})
+    found = active(path, HERE | {"models": {"a/draft": {"weights": "now"}}})
     assert found.number == 2 and "rung 3 (batch 4, K 5) has expired: models.a/draft" in found.reason
 
 

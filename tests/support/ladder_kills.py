@@ -19,6 +19,9 @@ from typing import Any, TextIO
 
 from draftproof.gate.events import read_events, writing
 
+# many pages for each event, so that a kill falls between two of them
+LONG = "because " * 50_000
+
 
 def begin(work: Callable[[int], None]) -> tuple[int, TextIO]:
     """Fork a process that works; return its number, and a pipe with a line for each event that was acknowledged."""
@@ -42,9 +45,9 @@ def end(number: int, pipe: TextIO) -> tuple[bool, list[str]]:
     return killed, notes
 
 
-def append(path: Path, note: str, tell: int) -> None:
+def append(path: Path, note: str, tell: int, reason: str | None = None) -> None:
     with writing(path, create=True) as log:
-        log.append("refused", note=note)
+        log.append("refused", note=note, reason=reason)
     os.write(tell, f"{note}\n".encode())
 
 
@@ -114,7 +117,7 @@ def by_time(folder: Path, dice: random.Random, kills: int) -> tuple[int, int]:
 
         def work(tell: int, turn: int = turn) -> None:
             for index in range(10_000):
-                append(path, f"{turn}.{index}", tell)
+                append(path, f"{turn}.{index}", tell, LONG)
 
         number, pipe = begin(work)
         acknowledged += [pipe.readline().strip() for _ in range(dice.randint(1, 4))]

@@ -19,11 +19,11 @@ def fingerprint(environment: Mapping[str, Any], version: str) -> dict[str, Any]:
     Parameters
     ----------
     environment : mapping
-        As `environment.describe_environment` gives it; ``models``, if present, maps a model's name to the SHA-256 of its files.
+        As `environment.describe_environment` gives it; ``models``, if present, maps a model's name to the SHA-256 of its parts.
     version : str
         Of draftproof.
     """
-    known = {"draftproof": version}
+    known: dict[str, Any] = {"draftproof": version}
     for name in MUST_MATCH:
         value: Any = environment
         for key in name.split("."):
@@ -31,8 +31,9 @@ def fingerprint(environment: Mapping[str, Any], version: str) -> dict[str, Any]:
         if value is not ...:
             known[name] = value
     models = environment.get("models")
-    hashes = models if isinstance(models, Mapping) else {}
-    return known | {f"{MODELS}{name}": digest for name, digest in hashes.items()}
+    for model, parts in models.items() if isinstance(models, Mapping) else ():
+        known |= {f"{MODELS}{model}.{part}": digest for part, digest in parts.items() if isinstance(digest, str)}
+    return known
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

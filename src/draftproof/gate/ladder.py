@@ -173,10 +173,10 @@ def promote(
     """
     rung = read_rung(evidence, concurrency)
     present = fingerprint(environment, __version__)
-    measured = fingerprint(evidence.environment, evidence.draftproof_version)
-    # a study that did not hash its models vouches for the files as they are now
-    models = [f"{MODELS}{name}" for name in rung.models]
-    measured = {name: present[name] for name in models if name in present} | measured
+    measured = fingerprint({**evidence.environment, "models": _hashed(evidence, rung)}, evidence.draftproof_version)
+    # for a file that the study did not hash, it vouches as the file is now
+    models = tuple(f"{MODELS}{name}." for name in rung.models)
+    measured = {name: value for name, value in present.items() if name.startswith(models)} | measured
     verdict = _verdict(evidence, rung.batch)
     given: dict[str, Any] = {
         "rung": rung,
@@ -276,6 +276,13 @@ def _expire(log: Log, present: Mapping[str, Any]) -> Ladder:
         return ladder
     log.append("expired", promotion=found[0].id, rung=found[0].rung, reason=found[1])
     return fold(log.read())
+
+
+def _hashed(evidence: Evidence, rung: Rung) -> dict[str, Mapping[str, Any]]:
+    """Return the hashes that a study recorded of its models, by name."""
+    recorded = (evidence.environment.get("engine") or {}).get("model") or {}
+    parts = [recorded.get("target"), *(recorded.get("drafts") or ())]
+    return {name: found for name, found in zip(rung.models, parts, strict=False) if found is not None}
 
 
 def _verdict(evidence: Evidence, batch: int) -> VerdictName:

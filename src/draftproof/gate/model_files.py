@@ -1,43 +1,36 @@
-"""The SHA-256 of a model's files, where they can be reached. Loads no model, downloads nothing."""
+"""Which files a model has on this machine now, as hashes. Loads no model, downloads and converts nothing."""
 
-import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja", ".tiktoken")
+from draftproof.engines.digest import describe_files, sha256
 
 
-def hash_models(names: Iterable[str]) -> dict[str, str]:
+def hash_models(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """
-    Return the SHA-256 of each model's files in hexadecimal, by the model's name.
+    Return the SHA-256 of each model's files by the model's name, in parts as `engines.digest.describe_files` gives them.
 
     Parameters
     ----------
     names : iterable of str
-        Folders, .gguf files, or names on the hub; what is not on this machine, or cannot be read, is left out.
+        As a study names its models. A .gguf file has the one part ``file``; what is not on this machine, or cannot be read,
+        is left out, and so is the demo model, whose file the version of draftproof fixes.
     """
     found = {name: _hash(name) for name in names}
-    return {name: digest for name, digest in found.items() if digest is not None}
+    return {name: parts for name, parts in found.items() if parts}
 
 
-def _hash(name: str) -> str | None:
+def _hash(name: str) -> dict[str, Any]:
     try:
         path = Path(name).expanduser()
         if path.is_file():
-            return _digest(path)
+            return {"file": sha256(path)}
         folder = path if path.is_dir() else _from_hub(name)
-        if folder is None:
-            return None
-        files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
-        lines = "".join(f"{file.name} {_digest(file)}\n" for file in files)
-    except (OSError, RuntimeError):
-        return None
-    return hashlib.sha256(lines.encode()).hexdigest() if files else None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return {} if folder is None else describe_files(folder)
+    except (OSError, RuntimeError, json.JSONDecodeError):
+        return {}
 
 
 def _from_hub(name: str) -> Path | None:
