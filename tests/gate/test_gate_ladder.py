@@ -229,7 +229,7 @@ def test_a_rung_that_failed_comes_back_by_a_new_study_and_a_cause(climbed: Path)
         climb(climbed, "new", batches=(4,))
     with pytest.raises(RefusedError, match="failed after this evidence was given"):
         climb(climbed, "second", batches=(4,), reason="a neighbour took the cores")
-    ladder, event = climb(climbed, "newer", batches=(4,), reason="a neighbour took the cores")
+    ladder, event = climb(climbed, "new", batches=(4,), reason="a neighbour took the cores")
     assert ladder.top == event and event.reason == "a neighbour took the cores"
     assert [item.rung.label for item in ladder.fallen] == ["batch 4, dynamic K up to 5"]
 

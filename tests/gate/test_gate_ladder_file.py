@@ -144,6 +144,9 @@ def test_an_empty_file_becomes_a_ladder_by_the_first_promotion_only(path: Path) 
     path.touch()
     with pytest.raises(InputError, match="there is no ladder at"):
         read_events(path)
+    with pytest.raises(InputError, match="there is no ladder at"), writing(path):
+        pass
+    assert path.stat().st_size == 0
     climb(path, "first")
     assert [event.kind for event in read_events(path)] == ["created", "promoted"]
 
