@@ -208,7 +208,7 @@ def test_the_help_of_promote_names_its_exit_codes(ladder: Call) -> None:
 
 def test_the_gate_imports_neither_torch_nor_transformers() -> None:
     code = (
-        "import draftproof.cli.ladder, draftproof.gate.ladder, draftproof.gate.model_files, sys;"
+        "import draftproof.cli.ladder, draftproof.gate.promote, draftproof.gate.model_files, sys;"
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

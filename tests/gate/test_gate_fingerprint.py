@@ -48,6 +48,6 @@ def test_this_machine_is_as_it_was_and_is_told_by_name() -> None:
     assert differences(then, now) == [] and {"draftproof", "cpu_model", "packages.torch"} <= set(then)
 
 
-@pytest.mark.parametrize("environment", [{}, {"packages": None, "models": 3}])
+@pytest.mark.parametrize("environment", [{}, {"packages": None, "models": 3}, {"models": {"a": "x"}}])
 def test_an_environment_that_tells_nothing_is_no_error(environment: dict[str, Any]) -> None:
     assert fingerprint(environment, "0.1.0") == {"draftproof": "0.1.0"}

@@ -8,7 +8,8 @@ import pytest
 
 from draftproof.errors import InputError, RefusedError
 from draftproof.gate.events import Event, Kind, read_events
-from draftproof.gate.ladder import active, fold, promote, read_ladder, refresh, roll_back
+from draftproof.gate.ladder import active, fold, read_ladder, refresh, roll_back
+from draftproof.gate.promote import promote
 from draftproof.gate.rung import read_rung
 from support.ladder import HERE, NEW_TORCH, climb, make_evidence
 
@@ -287,6 +288,11 @@ def test_the_active_rung_may_be_below_one_that_expired(path: Path) -> None:
     climb(path, "second", batches=(4,), here=HERE | {"models": {"a/draft": {"weights": "then"}}})
     found = active(path, HERE | {"models": {"a/draft": {"weights": "now"}}})
     assert found.number == 2 and "rung 3 (batch 4, K 5) has expired: models.a/draft" in found.reason
+
+
+@pytest.mark.parametrize("engine", ["x", {"model": 3}, {"model": {"target": "x", "drafts": None}}])
+def test_an_engine_that_tells_no_hashes_is_no_error(path: Path, engine: Any) -> None:
+    assert climb(path, "first", environment=HERE | {"engine": engine})[0].top is not None
 
 
 def test_a_ladder_that_cannot_be_read_is_target_only(tmp_path: Path, climbed: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from draftproof import __version__
 from draftproof.evidence import Decision, Equivalence, Evidence, Study
 from draftproof.gate.events import Event
-from draftproof.gate.ladder import Ladder, promote
+from draftproof.gate.ladder import Ladder
+from draftproof.gate.promote import promote
 
 HERE: dict[str, Any] = {
     "cpu_model": "a processor",

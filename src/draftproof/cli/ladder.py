@@ -48,15 +48,14 @@ def promote(
 
     from draftproof import evidence as ev
     from draftproof.gate import ladder as rungs
+    from draftproof.gate import promote as up
     from draftproof.gate.rung import read_rung
 
     stored = ev.load(evidence)
     digest = hashlib.sha256(evidence.read_bytes()).hexdigest()
     environment = _environment({*read_rung(stored, concurrency).models, *_models(at)})
     try:
-        ladder, event = rungs.promote(
-            at, stored, digest, environment, concurrency=concurrency, reason=reason, note=note
-        )
+        ladder, event = up.promote(at, stored, digest, environment, concurrency=concurrency, reason=reason, note=note)
     except RefusedError:
         _show(rungs.read_ladder(at), at, json_path)
         raise

@@ -32,7 +32,8 @@ def fingerprint(environment: Mapping[str, Any], version: str) -> dict[str, Any]:
             known[name] = value
     models = environment.get("models")
     for model, parts in models.items() if isinstance(models, Mapping) else ():
-        known |= {f"{MODELS}{model}.{part}": digest for part, digest in parts.items() if isinstance(digest, str)}
+        if isinstance(parts, Mapping):
+            known |= {f"{MODELS}{model}.{part}": digest for part, digest in parts.items() if isinstance(digest, str)}
     return known
 
 
