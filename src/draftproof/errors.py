@@ -9,6 +9,7 @@ Every error that draftproof raises on purpose.
     |   |-- ModelError         a model, a tokenizer, or a pair of them
     |   |-- PromptError        a prompt or a prompt set
     |   `-- OutputError        a folder or file to write
+    |-- RefusedError           exit code of the verdict: a rung that may not be promoted
     |-- ContractError          a proposer breaks a promise that the round relies on
     `-- NumericsError          a model produced values that are not finite
 
@@ -50,3 +51,11 @@ class NumericsError(DraftproofError):
 
 class ContractError(DraftproofError):
     """A proposer does not do what every proposer owes the round."""
+
+
+class RefusedError(DraftproofError):
+    """A rule stands against a promotion; ends with the exit code of the evidence's verdict, or of INCONCLUSIVE."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
