@@ -15,12 +15,13 @@ import torch
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.environment import describe_environment, peak_rss_bytes
+from draftproof.environment import facts_of, peak_rss_bytes
 from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
+from draftproof.study.conditions import conditions
 from draftproof.study.limits import limits
 from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
@@ -71,16 +72,17 @@ def _run(
     encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
     design = sampled_design(engine, plan)
     capabilities = engine.capabilities
+    environment = conditions(plan, capabilities, out)
     loaded = {
         "draftproof": __version__,
         "threads": torch.get_num_threads(),
         "max_len": capabilities.max_len,
         "claim": capabilities.claim,
         "engine": capabilities.details,
+        "machine": facts_of(environment, "machine"),
     }
     write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
-    environment = {**describe_environment(), "engine": capabilities.details}
     check = [
         {"finding": "claim of the engine", "result": capabilities.claim, "why": capabilities.claim_basis},
         {
