@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.engines.base import Capabilities
-from draftproof.environment import describe_environment
+from draftproof.environment import describe_environment, facts_of
 from draftproof.study.plan import Plan
 
 
@@ -34,3 +34,9 @@ def conditions(plan: Plan, capabilities: Capabilities, out: Path) -> dict[str, A
             "seeds": {"workload": plan.workload.seed, "sampled_check": plan.sampled.seed, "requests": 0},
         },
     }
+
+
+def lasting(environment: dict[str, Any]) -> dict[str, Any]:
+    """Return what must be the same at every start of one study, for its lock."""
+    # a virtual machine shows a little more or less memory from start to start
+    return {name: value for name, value in facts_of(environment, "machine").items() if name != "memory_bytes"}

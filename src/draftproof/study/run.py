@@ -15,13 +15,13 @@ import torch
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.environment import facts_of, peak_rss_bytes
+from draftproof.environment import peak_rss_bytes
 from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
-from draftproof.study.conditions import conditions
+from draftproof.study.conditions import conditions, lasting
 from draftproof.study.limits import limits
 from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
@@ -79,7 +79,7 @@ def _run(
         "max_len": capabilities.max_len,
         "claim": capabilities.claim,
         "engine": capabilities.details,
-        "machine": facts_of(environment, "machine"),
+        "machine": lasting(environment),
     }
     write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
