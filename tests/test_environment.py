@@ -22,11 +22,6 @@ def test_the_description_is_json_and_names_the_essentials(monkeypatch: pytest.Mo
     assert "somebody" not in json.dumps(described)
 
 
-def test_a_missing_package_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.environment.PACKAGES", ("no-such-package-here",))
-    assert describe_environment()["packages"] == {"no-such-package-here": None}
-
-
 def test_torch_is_not_loaded() -> None:
     code = "import sys, draftproof.environment; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -56,7 +51,7 @@ def test_a_failed_probe_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("draftproof.environment.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("draftproof.environment.process.tempfile.TemporaryFile", refuse)
     with pytest.raises(OutputError, match="Permission denied"):
         write_probe(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []

@@ -274,6 +274,29 @@ class Effect(Part):
     method: str
 
 
+class Spread(Part):
+    """Smallest, median and largest of ``n`` values."""
+
+    n: int
+    min: float
+    median: float
+    max: float
+
+
+class HostNoise(Part):
+    """
+    What else the host did while the blocks ran.
+
+    ``figures`` are named and defined in docs/metrics.md; None is not shown by this host. ``advice``: what was seen that
+    disturbs times and what to do, the likeliest cause first.
+    """
+
+    blocks: int
+    num_cores: int
+    figures: dict[str, Spread | None]
+    advice: list[str]
+
+
 class Comparison(Part):
     """Paired effects, overall, per workload category and per concurrency."""
 
@@ -282,6 +305,7 @@ class Comparison(Part):
     memory_ratio: float | None
     by_category: dict[str, Effect]
     by_concurrency: dict[str, Effect]
+    noise: HostNoise | None = None
 
 
 class Criterion(Part):

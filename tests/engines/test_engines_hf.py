@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from draftproof.engines.digest import describe_files
 from draftproof.engines.hf import HfEngine
 from draftproof.errors import InputError, ModelError, PromptError
 from draftproof.records import Completion
@@ -466,6 +467,8 @@ def test_the_engine_says_what_it_can_do(tmp_path) -> None:
     assert able.num_speculative_tokens == 3
     assert able.details["dtype"] == "float32" and able.details["device"] == "cpu"
     assert able.details["attention"] == "sdpa" and able.details["prompt_lookup_max"] == 2
+    assert able.details["model"] == {"target": describe_files(tmp_path), "drafts": []}
+    assert able.details["runtime"]["threads"] == torch.get_num_threads()
     assert type(able.details["torch"]) is type(able.details["transformers"]) is str
     num_bytes = sum(parameter.nbytes for parameter in tiny_llama(dtype=torch.float32).parameters())
     assert engine.memory() == {

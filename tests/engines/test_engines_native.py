@@ -16,6 +16,7 @@ from draftproof import Completion, Engine, SamplingParams
 from draftproof.decoding.loop import Decoder, roll_back
 from draftproof.decoding.proposers.draft_cache import CATCH_UP
 from draftproof.engines.base import EngineProtocol
+from draftproof.engines.digest import describe_files
 from draftproof.errors import InputError, ModelError, PromptError
 from draftproof.proposers import DraftModel, FirstOf, PromptLookup, Proposal, point_masses
 from draftproof.records import summarise_rounds
@@ -1112,7 +1113,13 @@ def test_models_by_name_are_loaded_packed_and_speculate_exactly(tmp_path) -> Non
         progress=said.append,
     )
     assert [line.split()[0] for line in said] == ["loading", "loading", "measuring"]
-    assert engine.capabilities.details["dtype"] == "bfloat16" and engine.capabilities.max_len == 100
+    details = engine.capabilities.details
+    assert details["dtype"] == "bfloat16" and engine.capabilities.max_len == 100
+    assert details["model"] == {
+        "target": describe_files(tmp_path / "target"),
+        "drafts": [describe_files(tmp_path / "draft")],
+    }
+    assert details["model"]["target"]["weights"] != details["model"]["drafts"][0]["weights"]
     plain, speculative = (engine.generate(PROMPTS, ask(LENGTH), speculate=speculate) for speculate in (False, True))
     if engine.capabilities.claim == "bitwise":
         assert tokens(plain) == tokens(speculative)

@@ -15,6 +15,7 @@ from draftproof.evidence import (
     Effect,
     Equivalence,
     GreedyResult,
+    HostNoise,
     Interval,
     Memory,
     SampledResult,
@@ -267,6 +268,28 @@ def test_the_gravest_row_decides_and_only_its_like_give_reasons() -> None:
     noisy = decided(comparison=slow_and_noisy)
     assert noisy.verdict == "INCONCLUSIVE"
     assert len(noisy.reasons) == 1 and "too noisy" in noisy.reasons[0]
+
+
+def noisy_reason(noise: HostNoise | None) -> str:
+    comparison = make_comparison(make_effect(aa=between(0.5, 2.0))).model_copy(update={"noise": noise})
+    (reason,) = decided(comparison=comparison).reasons
+    return reason
+
+
+def test_a_noisy_run_names_the_likeliest_cause_and_what_to_do() -> None:
+    noise = HostNoise(blocks=9, num_cores=2, figures={}, advice=["other processes ran: stop them", "it swapped"])
+    reason = noisy_reason(noise)
+    assert reason.endswith("Most likely cause: other processes ran: stop them; then run again.")
+    assert "swapped" not in reason
+    for unexplained in (None, noise.model_copy(update={"advice": []})):
+        assert "Nothing that was recorded of the host explains it" in noisy_reason(unexplained)
+        assert "repeats" in noisy_reason(unexplained)
+
+
+def test_what_the_host_did_changes_no_verdict() -> None:
+    noise = HostNoise(blocks=9, num_cores=2, figures={}, advice=["other processes ran: stop them"])
+    quiet = make_comparison(make_effect())
+    assert decided(comparison=quiet.model_copy(update={"noise": noise})) == decided(comparison=quiet)
 
 
 def test_every_row_that_drove_the_verdict_gives_a_reason() -> None:

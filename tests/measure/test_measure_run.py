@@ -138,6 +138,7 @@ def test_a_record_holds_what_the_completion_held_as_json() -> None:
     assert len(records) == len(engine.given) == 15
     for record, completion, (prompt, block) in zip(records, engine.given, order, strict=True):
         assert record.pop("busy_seconds") > 0
+        assert {"other_cpu_cores", "steal_share", "load_average"} <= record.pop("noise").keys()
         assert record == {
             "arm": "speculative" if block == "B" else "target_only",
             "block": block,

@@ -16,6 +16,7 @@ from rich.console import Console
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.check import check
+from draftproof.cli.compare import compare
 from draftproof.cli.ladder import ladder_app
 from draftproof.cli.verify import verify
 from draftproof.errors import DraftproofError, InputError
@@ -130,6 +131,7 @@ def report(
 
 app.command()(check)
 app.command()(verify)
+app.command()(compare)
 app.add_typer(ladder_app, name="ladder")
 
 

@@ -15,7 +15,7 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTra
 
 from draftproof.decoding.stopping import StopRule
 from draftproof.engines.base import Capabilities, ControlArm, OnCompletion, WrapRule
-from draftproof.engines.load import load_model, tokenizers_differ
+from draftproof.engines.load import hash_model, load_model, tokenizers_differ
 from draftproof.engines.prompts import (
     ENGINE_SPECIFIC,
     encode_prompt,
@@ -24,6 +24,7 @@ from draftproof.engines.prompts import (
     refuse,
     stop_rule,
 )
+from draftproof.engines.runtime import describe_runtime
 from draftproof.engines.teacher import teacher_forced_logits
 from draftproof.engines.widen import HALF, float32_copy
 from draftproof.errors import InputError, ModelError, NumericsError
@@ -99,6 +100,7 @@ class HfEngine:
                 num_assistant_tokens_schedule="constant",
                 assistant_confidence_threshold=0.0,
             )
+        self.model_files: dict[str, Any] = {"target": None, "drafts": None}  # not known of models in memory
         self.vocab_size = int(self._model.get_output_embeddings().weight.shape[0])
 
     @classmethod
@@ -143,7 +145,7 @@ class HfEngine:
                 raise ModelError(
                     f"draft '{draft}' has another tokenizer than '{target}': {difference}; use a draft with the target's tokenizer"
                 )
-        return cls(
+        engine = cls(
             model,
             tokenizer,
             num_speculative_tokens=num_speculative_tokens,
@@ -151,6 +153,11 @@ class HfEngine:
             max_len=max_len,
             draft=assistant,
         )
+        engine.model_files = {
+            "target": hash_model(target, progress),
+            "drafts": [] if draft is None else [hash_model(draft, progress)],
+        }
+        return engine
 
     @property
     def capabilities(self) -> Capabilities:
@@ -174,6 +181,8 @@ class HfEngine:
                 "draft_model": self._draft is not None,
                 "transformers": transformers.__version__,
                 "torch": str(torch.__version__),
+                "model": self.model_files,
+                "runtime": describe_runtime(self._model.device),
             },
             score_passes=True,
             control_arms=("own draft", "float32") if self._model.dtype in HALF else ("own draft",),

@@ -1,8 +1,6 @@
 """Models and tokenizers by name: the demo model, a local folder, a .gguf file, or the hub. Loads no pickle, no code."""
 
 import contextlib
-import functools
-import hashlib
 import importlib.metadata
 import io
 import json
@@ -34,6 +32,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from draftproof.engines.available import available_memory
+from draftproof.engines.digest import describe_files, sha256
 from draftproof.errors import ModelError, OutputError
 
 Progress = Callable[[str], None]
@@ -167,7 +166,7 @@ def resolve(name: str, progress: Progress) -> Path:
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise ModelError(f"model file '{name}' does not exist; check the path")
-        cached = _cache_folder(path.stem, _sha256(path))
+        cached = _cache_folder(path.stem, sha256(path))
         return cached if cached.is_dir() else _convert(path, cached, name, progress)
     if path.exists() or path.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ModelError(
@@ -175,6 +174,18 @@ def resolve(name: str, progress: Progress) -> Path:
             "a .gguf file, or a hub name 'owner/model'"
         )
     return _from_hub(name, progress)
+
+
+def hash_model(name: str, progress: Progress) -> dict[str, Any]:
+    """
+    Return the hashes of a model's files, as `digest.describe_files` does.
+
+    Raises
+    ------
+    ModelError, OutputError
+        As `resolve`.
+    """
+    return describe_files(resolve(name, progress))
 
 
 def tokenizers_differ(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> str | None:
@@ -218,25 +229,13 @@ def _find_demo_file() -> Path:
     for file in distribution.files or ():
         if file.name == DEMO_FILE:
             path = Path(str(file.locate()))
-            if path.is_file() and _sha256(path) == DEMO_SHA256:
+            if path.is_file() and sha256(path) == DEMO_SHA256:
                 return path
             break
     raise ModelError(
         f"the demo model in {DEMO_DISTRIBUTION} {distribution.version} is missing or not the file whose SHA-256 starts "
         f"with {DEMO_SHA256[:12]}; run: {remedy} --force-reinstall"
     )
-
-
-def _sha256(path: Path) -> str:
-    found = path.stat()
-    return _digest(path, found.st_size, found.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=16)
-def _digest(path: Path, size: int, changed_ns: int) -> str:
-    """Hash a file's content; the other arguments tell one state of it from another, since a model is looked at several times."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _cache_folder(stem: str, sha256: str) -> Path:

@@ -16,11 +16,12 @@ from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.shapes import any_shapes, measure_shapes
 from draftproof.engines.base import Capabilities, ControlArm, WrapRule
-from draftproof.engines.load import load_empty, load_model, tokenizers_differ
+from draftproof.engines.load import hash_model, load_empty, load_model, tokenizers_differ
 from draftproof.engines.memory_plan import plan_memory
 from draftproof.engines.pack import Packed, pack_linears
 from draftproof.engines.prompts import eos_token_ids
 from draftproof.engines.requests import DecoderEngine, require_sizes
+from draftproof.engines.runtime import describe_runtime
 from draftproof.engines.teacher import teacher_forced_logits
 from draftproof.engines.widen import HALF, float32_copy
 from draftproof.errors import InputError, ModelError
@@ -102,6 +103,7 @@ class Engine(DecoderEngine):
             take_back=take_back,
         )
         self.verification = verification
+        self.model_files: dict[str, Any] = {"target": None, "drafts": None}  # not known of models in memory
 
     @classmethod
     def from_pretrained(
@@ -147,6 +149,7 @@ class Engine(DecoderEngine):
             for part in _draft_models(proposer)
             if isinstance(part.source, str)
         ]
+        names = [part.source for part in _draft_models(proposer) if isinstance(part.source, str)]
         empty = load_empty(target, dtype=dtype, progress=progress)
         plan_memory(empty, drafts, device=device, **sizes).require_fit(target)
         model, tokenizer = load_model(target, dtype=dtype, device=device, progress=progress)
@@ -173,7 +176,12 @@ class Engine(DecoderEngine):
             else:
                 part.load(load_draft)
         progress("measuring which pass shapes agree bit for bit")
-        return cls(model, tokenizer, proposer=proposer, **sizes, **options)
+        engine = cls(model, tokenizer, proposer=proposer, **sizes, **options)
+        engine.model_files = {
+            "target": hash_model(target, progress),
+            "drafts": [hash_model(name, progress) for name in names],
+        }
+        return engine
 
     @property
     def capabilities(self) -> Capabilities:
@@ -202,6 +210,8 @@ class Engine(DecoderEngine):
                 "device": str(self._target.device),
                 "packed_weights": any(isinstance(module, Packed) for module in self._target.model.modules()),
                 "attention": self._target.model.config._attn_implementation,
+                "model": self.model_files,
+                "runtime": describe_runtime(self._target.device),
             },
             score_passes=True,
             control_arms=("own draft", "float32") if self._target.dtype in HALF else ("own draft",),

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from draftproof.decoding.proposers.base import Proposer
 from draftproof.engines.base import Capabilities, ControlArm, WrapRule
+from draftproof.engines.digest import digest_of
 from draftproof.engines.requests import DecoderEngine, require_sizes
 from draftproof.engines.script import Script
 from draftproof.errors import InputError
@@ -35,6 +36,11 @@ class Table:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._base = functools.lru_cache(maxsize=KEPT_CONTEXTS)(self._draw)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the law follows from, which stands in for weights."""
+        return digest_of([self._script.seed, self._script.spread, self._script.copying])
 
     def logits(self, token_ids: Sequence[int]) -> Logits:
         """Return the logits after a sequence, shape (V,)."""
@@ -207,7 +213,11 @@ class ScriptedEngine(DecoderEngine):
             score=True,
             replaceable_rule=True,
             num_speculative_tokens=self.num_speculative_tokens if self.proposer else None,
-            details={"script": asdict(self._script)},
+            details={
+                "script": asdict(self._script),
+                "model": {"target": {"weights": self._table.digest}, "drafts": []},
+                "runtime": {"synchronisation": "none: the clock is virtual"},
+            },
             score_passes=True,
         )
 

@@ -11,6 +11,7 @@ from draftproof.evidence import (
     Decision,
     Effect,
     Equivalence,
+    HostNoise,
     Interval,
     VerdictName,
 )
@@ -60,7 +61,7 @@ def decide(
     Decision
     """
     effect = None if comparison is None else comparison.overall
-    shared = [*_equivalence(equivalence, policy), *_boundary(arms, policy), _noise(effect, policy)]
+    shared = [*_equivalence(equivalence, policy), *_boundary(arms, policy), _noise(comparison, policy)]
     memory = list(_memory_ratio(comparison, policy))
     rows = [
         *shared,
@@ -240,7 +241,8 @@ def _boundary(arms: Arms | None, policy: Policy) -> Iterable[_Row]:
         yield _row(name, threshold, _mib(peak), "pass", "ADOPT", reason)
 
 
-def _noise(effect: Effect | None, policy: Policy) -> _Row:
+def _noise(comparison: Comparison | None, policy: Policy) -> _Row:
+    effect = None if comparison is None else comparison.overall
     most = policy.max_aa_spread
     threshold = f"between {1 / most:.3f} and {most:.3f}"
     found = None if effect is None else _known(effect.aa)
@@ -251,11 +253,19 @@ def _noise(effect: Effect | None, policy: Policy) -> _Row:
     measured, interval = _times(estimate), _span(low, high, policy)
     if low < 1 / most or high > most:
         reason = (
-            f"The run is too noisy: target-only against itself differs by {measured} ({interval}), not {threshold}."
+            f"The run is too noisy: target-only against itself differs by {measured} ({interval}), not {threshold}. "
+            f"{_cause(None if comparison is None else comparison.noise)}"
         )
         return _row("noise", threshold, measured, "miss", "INCONCLUSIVE", reason, interval)
     reason = f"Target-only against itself gives {measured} ({interval})."
     return _row("noise", threshold, measured, "pass", "ADOPT", reason, interval)
+
+
+def _cause(noise: HostNoise | None) -> str:
+    """The most likely cause of a noisy run, and what to do."""
+    if noise is not None and noise.advice:
+        return f"Most likely cause: {noise.advice[0]}; then run again."
+    return "Nothing that was recorded of the host explains it: use longer outputs, more prompts or [measure] repeats."
 
 
 def _speedup(effect: Effect | None, policy: Policy) -> _Row:

@@ -1,12 +1,14 @@
 """From request records to arms and paired effects. Reads records; runs nothing."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from draftproof import evidence as ev
+from draftproof.measure.noise import summarise_noise
 from draftproof.stats.interval import Interval
 from draftproof.stats.quantile import quantile_interval
 from draftproof.stats.ratio import cluster_means, paired_log_ratio
@@ -136,6 +138,7 @@ def compare_arms(records: Sequence[Record], confidence: float, memory_ratio: flo
             str(level): part(str(level), lambda record, level=level: record["concurrency"] == level)  # type: ignore[misc]
             for level in levels
         },
+        noise=summarise_noise(records, os.cpu_count() or 1),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from draftproof.engines.base import EngineProtocol
+from draftproof.measure.noise import between, read_host
 from draftproof.records import Completion
 from draftproof.request import Prompt, SamplingParams
 from draftproof.workload.prompts import WorkloadPrompt
@@ -47,11 +48,13 @@ def interleave(
         if not all((prompt.id, repeat, concurrency) in skip for prompt in group):
             records: list[dict[str, Any]] = []
             for block, speculate in BLOCKS:
+                before = read_host()
                 began = engine.now_ms()
                 completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
                 seconds = (engine.now_ms() - began) / 1e3
+                noise = between(before, read_host())
                 records.extend(
-                    record(prompt, completion, block, repeat, concurrency, seconds / len(group))
+                    record(prompt, completion, block, repeat, concurrency, seconds / len(group)) | {"noise": noise}
                     for prompt, completion in zip(group, completions, strict=True)
                 )
             for item in records:

@@ -108,14 +108,14 @@ def _arms(arms: Arms | None) -> Table:
     if arms is None:
         table.add_row("", words.NOT_MEASURED, words.NOT_MEASURED)
         return table
-    target = _arm_rows(arms.target_only, "does not apply")
-    speculative = {} if arms.speculative is None else _arm_rows(arms.speculative, words.NOT_MEASURED)
+    target = arm_rows(arms.target_only, "does not apply")
+    speculative = {} if arms.speculative is None else arm_rows(arms.speculative, words.NOT_MEASURED)
     for name, value in target.items():
         table.add_row(name, value, speculative.get(name, words.NOT_MEASURED))
     return table
 
 
-def _arm_rows(arm: Arm, absent: str) -> dict[str, str]:
+def arm_rows(arm: Arm, absent: str) -> dict[str, str]:
     """Name and value of each row; ``absent`` stands where the arm has no acceptance."""
     acceptance = arm.acceptance
     return {

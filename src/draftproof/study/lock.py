@@ -1,7 +1,6 @@
 """The lock: what a study will do is hashed and stored before the first token; what only loading can tell is appended."""
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from draftproof.engines.digest import digest_of
 from draftproof.environment import write_probe
 from draftproof.errors import OutputError, PlanError
 from draftproof.evidence import UNFINISHED, Study, write_whole
@@ -64,8 +64,8 @@ def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume:
         The folder's study has another plan or other prompts.
     """
     values = plan.model_dump(mode="json")
-    texts = _digest([asdict(prompt) for prompt in prompts])
-    digest = _digest(values)
+    texts = digest_of([asdict(prompt) for prompt in prompts])
+    digest = digest_of(values)
     path = out / "lock.json"
     locked_at = datetime.now(UTC).isoformat(timespec="seconds")
     if path.exists():
@@ -84,13 +84,9 @@ def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume:
     return Study(name=plan.name, hash=digest, locked_at=locked_at, plan=values, prompts=texts)
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def registered(record: dict[str, Any]) -> dict[str, Any]:
     """Return a registration record with its SHA-256, as the lock stores it."""
-    return {"sha256": _digest(record), "record": record}
+    return {"sha256": digest_of(record), "record": record}
 
 
 def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:

@@ -13,12 +13,13 @@ import torch
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.environment import describe_environment, peak_rss_bytes
+from draftproof.environment import peak_rss_bytes
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.run import as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.study.append import append_record
+from draftproof.study.conditions import conditions, lasting
 from draftproof.study.judge import judge_output
 from draftproof.study.limits import limits
 from draftproof.study.lock import alone, open_study, registered, write_lock
@@ -67,17 +68,18 @@ def _run(
     encoded = encode_prompts(engine.encode, prompts)
     design = sampled_design(engine, plan)
     capabilities = engine.capabilities
+    environment = conditions(plan, capabilities, out)
     loaded = {
         "draftproof": __version__,
         "threads": torch.get_num_threads(),
         "max_len": capabilities.max_len,
         "claim": capabilities.claim,
         "engine": capabilities.details,
+        "machine": lasting(environment),
         "registration": registered(registration(engine, design, greedy=plan.sampling.temperature == 0)),
     }
     write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
-    environment = {**describe_environment(), "engine": capabilities.details}
     check = [
         {"finding": "claim of the engine", "result": capabilities.claim, "why": capabilities.claim_basis},
         {

@@ -8,10 +8,10 @@ import torch
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.engines.base import EngineProtocol
-from draftproof.environment import describe_environment
 from draftproof.measure.run import interleave
 from draftproof.request import SamplingParams
 from draftproof.study.append import append_record
+from draftproof.study.conditions import conditions
 from draftproof.study.judge import judge_output, tell_plan
 from draftproof.study.limits import judged_limits
 from draftproof.study.lock import alone, open_study, registered, write_lock
@@ -89,7 +89,7 @@ def verify_study(
         result = ev.Verification(
             draftproof_version=__version__,
             study=study,
-            environment={**describe_environment(), "engine": able.details},
+            environment=conditions(plan, able, out),
             planted=planted,
             registration=record["sha256"],
             equivalence=equivalence,
