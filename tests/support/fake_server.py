@@ -6,19 +6,19 @@ several tokens in an event and counts what it drafted. Every answer waits on an 
 """
 
 import json
+import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 
-from support.toy_engines import EOS, numbered_words
-from support.toy_models import VOCAB
-
-FIRST_WORD = 2
+# those of `toy_engines.numbered_words`, which is not imported: a server that is launched is to be there at once
+VOCAB, UNKNOWN, EOS, FIRST_WORD = 64, 0, 1, 2
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp", "tgi": "somebody", "openai": "somebody"}
 MAX_LEN = 256
 DRAFTED = 4
@@ -58,6 +58,14 @@ class Behaviour:
     error_after: int | None = None
 
 
+def spell(token_ids: Sequence[int]) -> str:
+    return " ".join(f"w{token_id:02}" for token_id in token_ids if token_id >= FIRST_WORD)
+
+
+def read(text: str) -> list[int]:
+    return [int(word[1:]) if word[1:].isdecimal() else UNKNOWN for word in text.split()]
+
+
 class Table:
     """The law: logits that depend on the last two tokens alone."""
 
@@ -87,12 +95,13 @@ class Table:
 class FakeServer:
     """A running server; `requests` are the bodies that it was sent."""
 
-    def __init__(self, behaviour: Behaviour) -> None:
-        self.behaviour, self.table, self.tokenizer = behaviour, Table(behaviour.seed), numbered_words()
+    def __init__(self, behaviour: Behaviour, port: int = 0) -> None:
+        self.behaviour, self.table = behaviour, Table(behaviour.seed)
         self.requests: list[dict[str, Any]] = []
         self.counts = dict.fromkeys(("drafts", "drafted", "accepted", "finished", "running"), 0)
         self.closing = threading.Event()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self}))
+        self.connections: list[socket.socket] = []
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (_Handler,), {"fake": self}))
         self._http.daemon_threads = False
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
@@ -101,6 +110,9 @@ class FakeServer:
     def close(self) -> None:
         self.closing.set()
         self._http.shutdown()
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         self._http.server_close()
         self._thread.join()
 
@@ -117,8 +129,11 @@ def serving(**behaviour: Any) -> Iterator[FakeServer]:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     fake: FakeServer
-    # a client that keeps its connection holds the thread no longer than this
-    timeout = 5
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.fake.connections.append(self.connection)
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -185,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers = {"retry-after": does.retry_after} if does.retry_after else {}
             if status != 200:
                 return self._answer(status, b'{"error": {"message": "not now", "code": 1}}', **headers)
-        asked = _asked(does.dialect, body, self.fake.tokenizer)
+        asked = _asked(does.dialect, body)
         if not asked["stream"]:
             return self._answer(200, json.dumps(_scored(does.dialect, self.fake.table, body, asked)).encode())
         self.send_response(200)
@@ -293,7 +308,7 @@ def _models(does: Behaviour) -> dict[str, Any]:
     return {"data": [row | ({"max_model_len": MAX_LEN} if does.dialect in ("vllm", "sglang") else {})]}
 
 
-def _asked(kind: str, body: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+def _asked(kind: str, body: dict[str, Any]) -> dict[str, Any]:
     """A request in one language."""
     inner = {"sglang": body.get("sampling_params"), "tgi": body.get("parameters")}.get(kind) or body
     prompt = body["input_ids"] if kind == "sglang" else body["inputs"] if kind == "tgi" else body["prompt"]
@@ -301,7 +316,7 @@ def _asked(kind: str, body: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     seed = {"sglang": "sampling_seed"}.get(kind, "seed")
     logs = {"sglang": "top_logprobs_num", "llamacpp": "n_probs", "tgi": "top_n_tokens"}.get(kind, "logprobs")
     return {
-        "prompt": list(tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) else prompt,
+        "prompt": read(prompt) if isinstance(prompt, str) else prompt,
         "max_tokens": inner[count],
         "temperature": inner.get("temperature", 0.0) if inner.get("do_sample", True) else 0.0,
         "seed": inner.get(seed, 0),
@@ -352,8 +367,7 @@ class _Voice:
             logs.append((float(law[own]), {i: float(law[i]) for i in _top(law, self.asked["num_logprobs"] or 0)}))
         self.so_far += new
         self.logs += logs
-        space = " " if len(self.so_far) > len(new) else ""
-        text = space + fake.tokenizer.decode(new, skip_special_tokens=True)
+        text = (" " if len(self.so_far) > len(new) and spell(new) else "") + spell(new)
         ids = new if self.does.token_ids else None
         speak = getattr(self, f"_{self.does.dialect}")
         yield from speak(new, ids, text, logs, fake, reasoning)
@@ -380,7 +394,7 @@ class _Voice:
     def _sglang(
         self, new: list[int], ids: Any, text: str, logs: Any, fake: FakeServer, reasoning: bool
     ) -> Iterator[Any]:
-        yield {"text": fake.tokenizer.decode(self.so_far), "output_ids": list(self.so_far), "meta_info": self._meta()}
+        yield {"text": spell(self.so_far), "output_ids": list(self.so_far), "meta_info": self._meta()}
 
     def _meta(self) -> dict[str, Any]:
         found: dict[str, Any] = {"completion_tokens": len(self.so_far), "finish_reason": None}
@@ -391,12 +405,12 @@ class _Voice:
 
     def _tgi(self, new: list[int], ids: Any, text: str, logs: Any, fake: FakeServer, reasoning: bool) -> Iterator[Any]:
         for place, (token_id, (own, top)) in enumerate(zip(new, logs, strict=True)):
-            spelt = fake.tokenizer.decode([token_id])
+            spelt = spell([token_id])
             first = len(self.so_far) - len(new) + place == 0
             yield {
                 "token": {
                     "id": token_id,
-                    "text": spelt if first else " " + spelt,
+                    "text": (spelt if first else " " + spelt) or "</s>",
                     "logprob": own,
                     "special": token_id == EOS,
                 },
@@ -469,3 +483,11 @@ class _Voice:
                     }
                 yield event
             yield "[DONE]"
+
+
+if __name__ == "__main__":
+    # python fake_server.py PORT NAME=JSON ...
+    FakeServer(
+        Behaviour(**{name: json.loads(value) for name, _, value in (part.partition("=") for part in sys.argv[2:])}),
+        int(sys.argv[1]),
+    )

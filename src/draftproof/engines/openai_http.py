@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -140,7 +139,7 @@ class HttpEngine:
         timeout_s : float, s, above 0
             For each request, its retries included.
         deadline_s : float, s, or None
-            For each call of `generate`. None: as many timeouts as requests have to wait for each other.
+            For each call of `generate`. None: only ``timeout_s`` limits it, which begins when a request gets its place.
         tokenizer : PreTrainedTokenizerBase or None
             In place of ``target``'s.
         progress : callable
@@ -425,8 +424,8 @@ class HttpEngine:
         self, endpoint: Endpoint, requests: Sequence[_Request], on_completion: OnCompletion | None
     ) -> list[Completion]:
         places = asyncio.Semaphore(self.max_batch)
-        deadline_s = self._deadline_s or math.ceil(len(requests) / self.max_batch) * self._timeout_s
-        until = asyncio.get_running_loop().time() + deadline_s
+        deadline_s = self._deadline_s
+        until = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
         submitted_ms = self.now_ms()
         done: dict[int, Completion] = {}
 

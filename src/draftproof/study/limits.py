@@ -26,10 +26,19 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
             )
     if arms and arms.speculative and arms.speculative.acceptance is None:
         said.append("The engine does not report rounds: acceptance was not measured.")
+    if arms and arms.speculative and arms.speculative.acceptance and arms.speculative.acceptance.rounds is None:
+        said.append("Acceptance is what the server counted for itself; its rounds were not seen.")
     if equivalence.greedy is None:
         said.append("Greedy identity was not checked, since the measured runs sample.")
+    if plan.engine.kind == "openai_http":
+        said.append(
+            "The arms are servers: times include the network and the server's queue; their memory was not measured, and peak "
+            "resident memory is our client's."
+        )
     if equivalence.sampled is None:
-        said.append("The sampled law was not checked.")
+        asked = plan.sampled.enabled and plan.engine.kind == "openai_http"
+        why = ": a server gives no exact probabilities to judge it by" if asked else ""
+        said.append(f"The sampled law was not checked{why}.")
     else:
         said.append(
             f"The sampled law was checked on one fixed prompt with {len(plan.sampled.words)} allowed tokens at temperature "

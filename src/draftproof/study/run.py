@@ -8,6 +8,7 @@ import errno
 import json
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from draftproof import evidence as ev
 from draftproof.environment import describe_environment, peak_rss_bytes
 from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
+from draftproof.measure.alternate import alternate
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
@@ -49,12 +51,12 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
         The plan, its prompts, its models or the folder cannot be used, or writing failed; what was stored stays.
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
-    with alone(out):
-        return _run(plan, prompts, out, resume, progress)
+    with alone(out), ExitStack() as opened:
+        return _run(plan, prompts, out, resume, progress, opened)
 
 
 def _run(
-    plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress
+    plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress, opened: ExitStack
 ) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     study = open_study(plan, prompts, out, resume)
     complete = out / "evidence.json"
@@ -68,6 +70,7 @@ def _run(
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
     engine = open_engine(plan, progress)
+    opened.callback(engine.close)
     encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
     design = sampled_design(engine, plan)
     capabilities = engine.capabilities
@@ -95,6 +98,7 @@ def _run(
         engine.generate([as_chat(prompts[index % len(prompts)])], params, speculate=index % 2 == 1)
         advance(1)
 
+    run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
     stored = out / "requests.jsonl"
     records = read_records(stored)
     with stored.open("ab", buffering=0) as file:
@@ -115,7 +119,7 @@ def _run(
             for concurrency in plan.workload.concurrency:
                 done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records}
                 advance = progress.start(f"A/B/A, {concurrency} at a time, repeat {repeat + 1}", len(prompts))
-                interleave(
+                run_arms(
                     engine,
                     prompts,
                     params,
@@ -211,11 +215,17 @@ def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft
     peak = peak_rss_bytes()
     alone = ev.Memory(weights=parts["target_weights"], caches=parts["target_cache"], peak_rss=peak)
     both = ev.Memory(
-        weights=(parts["target_weights"] or 0) + (parts["draft_weights"] or 0),
-        caches=(parts["target_cache"] or 0) + (parts["draft_cache"] or 0),
+        weights=_total(parts["target_weights"], parts["draft_weights"]),
+        caches=_total(parts["target_cache"], parts["draft_cache"]),
         peak_rss=peak,
     )
     return ev.Arms(target_only=arm("target_only", alone, None), speculative=arm("speculative", both, num_draft_tokens))
+
+
+def _total(*parts: int | None) -> int | None:
+    """Return the sum of the parts that are known, or None where none is."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
 
 
 def _write_rounds(path: Path, records: list[dict[str, Any]]) -> None:

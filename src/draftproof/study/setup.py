@@ -2,7 +2,9 @@
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.hf import HfEngine
+from draftproof.engines.launch import Attached, Launch, Launched
 from draftproof.engines.native import Engine
+from draftproof.engines.openai_http import HttpEngine
 from draftproof.engines.scripted import ScriptedEngine
 from draftproof.errors import PlanError
 from draftproof.proposers import CrossTokenizer, DraftModel, EarlyExit, PromptLookup, Proposer
@@ -19,11 +21,21 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
 
     Raises
     ------
-    ModelError, InputError
-        The model is missing or cannot be used, or a value does not fit it.
+    ModelError, ServerError, InputError
+        The model or the server is missing or cannot be used, or a value does not fit it.
     """
     table, speculation = plan.engine, plan.speculation
     max_len = max_len_of(plan)
+    if table.kind == "openai_http":
+        return HttpEngine.connect(
+            _servers(plan, progress),
+            target=table.target,
+            server=table.server,
+            max_batch=max(plan.workload.concurrency),
+            max_len=max_len,
+            timeout_s=table.timeout_s,
+            progress=progress.say,
+        )
     if table.kind == "hf":
         return HfEngine.from_pretrained(
             table.target,
@@ -64,14 +76,14 @@ def max_len_of(plan: Plan) -> int:
 
 def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
     """
-    Return the design of the sampled check in token ids, or None when the plan has none.
+    Return the design of the sampled check in token ids, or None when the plan has none, or the engine cannot be judged by it.
 
     Raises
     ------
     PlanError
         A word is not one token, or two words are the same token.
     """
-    if not plan.sampled.enabled:
+    if not plan.sampled.enabled or not (engine.capabilities.score and engine.capabilities.allowed_token_ids):
         return None
     values = plan.sampled.model_dump(exclude={"enabled", "prompt", "words"})
     allowed: list[int] = []
@@ -84,6 +96,13 @@ def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
     return SampledDesign(
         prompt_token_ids=tuple(engine.encode(plan.sampled.prompt)), allowed_token_ids=tuple(allowed), **values
     )
+
+
+def _servers(plan: Plan, progress: Progress) -> Attached | Launched:
+    table = plan.engine
+    if table.launch is None:
+        return Attached(table.base_url or "", table.speculative_base_url)
+    return Launched(Launch(**table.launch.model_dump()), progress.say)
 
 
 def _proposer(plan: Plan) -> Proposer:
