@@ -105,6 +105,13 @@ def test_a_seed_is_heeded(dialect: str) -> None:
         assert first.token_ids == again.token_ids != other.token_ids
 
 
+def test_a_server_with_a_seed_of_its_own_is_shown_as_it_is() -> None:
+    with both("vllm", fixed_seed=3) as (engine, plain, _):
+        params = [SamplingParams(max_tokens=COUNT, temperature=1.0, seed=seed) for seed in (1, 2)]
+        assert len({item.token_ids for item in engine.generate([PROMPT] * 2, params, speculate=False)}) == 1
+        assert {request["seed"] for request in plain.requests[-2:]} == {1, 2}
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_end_token_is_an_end(dialect: str) -> None:
     with both(dialect, eos_after=6) as (engine, _, _):
@@ -417,7 +424,7 @@ def test_a_continuation_is_scored_by_the_target_only_server(dialect: str) -> Non
         for place, (own, top) in enumerate(found):
             law = Table(0).logprobs([*PROMPT, *tokens[:place]])
             assert own == pytest.approx(law[tokens[place]])
-            assert {int(index) for index in (-law).argsort()[:2]} <= top.keys()
+            assert list(top) == [int(index) for index in (-law).argsort()[:2]]
 
 
 # --- what a server counts for itself

@@ -25,8 +25,9 @@ from support.toy_engines import numbered_words
 
 COUNT = 6
 TOKENS = 12
-# the shortest inside a server is the chunk, so that the arms differ in time too
+# between chunks, so that the arms differ in time too
 GAP_S = 0.004
+LAUNCH = {"target_only": ["a", "{port}"], "speculative": ["a", "{port}"]}
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +109,7 @@ def test_its_record_says_what_ran_and_its_limits_what_was_not_measured(tmp_path:
 
 
 def test_a_server_that_ends_too_early_rolls_back(tmp_path: Path) -> None:
-    evidence, _ = attached(tmp_path, drafting={"eos_after": 7})
+    evidence, _ = attached(tmp_path, drafting={"cut_after": 7})
     assert result(evidence, "greedy output") == ("miss", "ROLL_BACK") and evidence.decision.verdict == "ROLL_BACK"
 
 
@@ -158,7 +159,7 @@ def test_a_study_starts_its_servers_and_stops_them(tmp_path: Path, together: boo
     assert resumed == evidence
     (tmp_path / "out" / "evidence.json").unlink()
     again, _ = run_study(plan, tmp_path / "out", resume=True, progress=Silent())
-    assert again.arms == evidence.arms
+    assert again.comparison == evidence.comparison
 
 
 def test_the_preflight_asks_the_servers_and_lets_them_go(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_a_server_that_does_not_start_leaves_no_study(tmp_path: Path) -> None:
     ("engine", "tables", "named"),
     [
         ({}, {}, "needs 'base_url', or a table"),
-        ({"speculative_base_url": "http://b"}, {}, "goes with 'base_url'"),
+        ({"speculative_base_url": "http://b", "launch": LAUNCH}, {}, "goes with 'base_url'"),
         ({"base_url": "localhost:8000"}, {}, "give an address such as"),
         ({"base_url": "http://a", "dtype": "float32"}, {}, "'dtype' has no meaning for kind 'openai_http'"),
         ({"base_url": "http://a", "launch": {"target_only": ["a", "{port}"], "speculative": ["b"]}}, {}, "no {port}"),

@@ -45,8 +45,10 @@ class Behaviour:
     per_request: bool = True
     metrics: bool = True
     heeds_switch: bool = True
+    fixed_seed: int | None = None
     ends_early: bool = False
     eos_after: int | None = None
+    cut_after: int | None = None
     defect_after: int | None = None
     model: str = "toy"
     version: str = "1.2.3"
@@ -215,10 +217,11 @@ class _Handler(BaseHTTPRequestHandler):
         does, fake = self.fake.behaviour, self.fake
         prompt, count = asked["prompt"], asked["max_tokens"]
         drafting = does.speculates and not (asked["switched_off"] and does.heeds_switch)
-        tokens = fake.table.generate(prompt, count, asked["temperature"], asked["seed"])
+        seed = asked["seed"] if does.fixed_seed is None else does.fixed_seed
+        tokens = fake.table.generate(prompt, count, asked["temperature"], seed)
         if does.defect_after is not None and len(tokens) > does.defect_after:
             tokens[does.defect_after :] = [FIRST_WORD] * (len(tokens) - does.defect_after)
-        ended = "length"
+        tokens, ended = tokens[: does.cut_after], "length"
         if does.eos_after is not None and len(tokens) > does.eos_after and not asked["ignore_eos"]:
             tokens, ended = [*tokens[: does.eos_after], EOS], "stop"
         size = max(does.chunk, 3) if drafting else does.chunk
@@ -346,8 +349,8 @@ def _scored(kind: str, table: Table, body: dict[str, Any], asked: dict[str, Any]
     start, count = body["logprob_start_len"], body["top_logprobs_num"]
     rows = [(law[own], own, None) for own, law in zip(ids[1:], laws, strict=True)]
     tops = [[(law[token_id], token_id, None) for token_id in _top(law, count)] for law in laws]
-    own = [(None, ids[0], None), *rows][start:]
-    return {"meta_info": {"input_token_logprobs": own, "input_top_logprobs": [None, *tops][start:]}}
+    own = [(None, ids[start], None), *rows[start:]]
+    return {"meta_info": {"input_token_logprobs": own, "input_top_logprobs": [None, *tops[start:]]}}
 
 
 class _Voice:

@@ -18,7 +18,7 @@ from draftproof.engines.http.body import as_text, completion_body, require_honou
 from draftproof.engines.http.client import Client
 from draftproof.engines.http.counters import Counts, between
 from draftproof.engines.http.endpoint import Endpoint, describe
-from draftproof.engines.http.stream import Answer, WireError
+from draftproof.engines.http.stream import Answer, WireError, likeliest
 from draftproof.engines.load import load_tokenizer
 from draftproof.engines.prompts import encode_prompt, pair_with_params
 from draftproof.errors import InputError, ServerError
@@ -297,12 +297,13 @@ class HttpEngine:
         ServerError
             It gave no answer, or one for other tokens.
         """
-        endpoint, start = self._endpoint(False), len(prompt_token_ids)
+        with self._clock.stopped():
+            endpoint = self._endpoint(False)
         dialect = endpoint.dialect
         if dialect.scored is None or dialect.prompt_logprobs is None:
             raise InputError(f"a {dialect.name} server does not score prompts; see capabilities.score_top")
         sequence = [*prompt_token_ids, *token_ids]
-        body = scoring_body(dialect, endpoint.model, sequence, start, num_top)
+        body = scoring_body(dialect, endpoint.model, sequence, len(prompt_token_ids), num_top)
         try:
             answer = self._client.run(self._client.post(endpoint.url + dialect.path, body, self._timeout_s))
             places = dialect.prompt_logprobs(answer)[-len(token_ids) :]
@@ -311,7 +312,10 @@ class HttpEngine:
         known = [place for place in places if place is not None]
         if len(known) != len(token_ids):
             raise ServerError(f"the server scored {len(known)} of {len(token_ids)} tokens")
-        return known
+        return [
+            (top.get(token_id, own), likeliest(top, num_top))
+            for token_id, (own, top) in zip(token_ids, known, strict=True)
+        ]
 
     def score_passes(
         self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], passes: Sequence[tuple[int, int]]

@@ -74,8 +74,9 @@ class Dialect:
         Counts of the whole server since it started.
     finished, running : str
         Requests that have ended, and that run, in ``/metrics``; empty where that is not counted.
-    scored : mapping of path to value, or None
-        What asks for the log-probabilities of a prompt's own tokens; None where it cannot be asked.
+    scored : callable or None
+        From (number of likeliest tokens, first place) to what asks for the log-probabilities of a prompt's own tokens, as a
+        mapping of path to value. None where it cannot be asked.
     prompt_logprobs : callable or None
         From that answer to one `OnToken` (or None) for each token of the prompt.
     """
@@ -292,7 +293,8 @@ SGLANG = Dialect(
         "sampling_params/max_new_tokens": 1,
         "sampling_params/temperature": 0.0,
         "return_logprob": True,
-        "logprob_start_len": start,
+        # the first one that is asked for may come without a value
+        "logprob_start_len": max(0, start - 1),
         "top_logprobs_num": num_top,
     },
     prompt_logprobs=_sglang_prompt,

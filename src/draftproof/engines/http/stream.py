@@ -54,9 +54,10 @@ class Answer:
         self._on_tokens: list[OnToken] = []
         self._finish: FinishReason | None = None
         self._retries = 0
-        self.usage: int | None = None
-        self.prompt_usage: int | None = None
-        self.speculation: SpeculationMetrics | None = None
+        # as the server counted so far; the last one counts
+        self._usage: list[int] = []
+        self._prompt_usage: list[int] = []
+        self._speculation: SpeculationMetrics | None = None
 
     def feed(self, data: str, at_ms: float) -> None:
         """
@@ -131,9 +132,9 @@ class Answer:
             text=self._text,
             finish_reason=reason,
             logprobs=tuple(own for own, _ in logs) if known else None,
-            top_logprobs=tuple(_likeliest(top, num or 0) for _, top in logs) if known and num else None,
+            top_logprobs=tuple(likeliest(top, num or 0) for _, top in logs) if known and num else None,
             rounds=(),
-            speculation=self.speculation if self._speculates else None,
+            speculation=self._speculation if self._speculates else None,
             chunks=tuple(self._chunks),
             num_prompt_tokens=self._num_prompt_tokens,
             error=error,
@@ -155,11 +156,10 @@ class Answer:
             if reason not in self._dialect.ends:
                 raise WireError(f"the server ended the request with finish reason '{reason}'")
             self._finish = self._dialect.ends[reason]
-        for name, path in (("usage", self._dialect.usage), ("prompt_usage", self._dialect.prompt_usage)):
-            count = look(event, path)
-            if isinstance(count, int):
-                setattr(self, name, count)
-        self.speculation = self._counts(event) or self.speculation
+        for counts, path in ((self._usage, self._dialect.usage), (self._prompt_usage, self._dialect.prompt_usage)):
+            if isinstance(count := look(event, path), int):
+                counts.append(count)
+        self._speculation = self._counts(event) or self._speculation
 
     def _counts(self, event: Json) -> SpeculationMetrics | None:
         found: dict[str, Any] = {}
@@ -184,15 +184,15 @@ class Answer:
         seen = len(self._token_ids)
         # a text does not show the token that ended it
         allowed = {seen} if self._reports_token_ids or self._finish != "stop" else {seen, seen + 1}
-        if self.usage is not None and self.usage not in allowed:
+        if self._usage and self._usage[-1] not in allowed:
             what = "came as token ids" if self._reports_token_ids else "are in its text"
-            raise WireError(f"the server counted {self.usage} generated tokens and {seen} {what}")
-        if self.prompt_usage is not None and self.prompt_usage != self._num_prompt_tokens:
+            raise WireError(f"the server counted {self._usage[-1]} generated tokens and {seen} {what}")
+        if self._prompt_usage and self._prompt_usage[-1] != self._num_prompt_tokens:
             raise WireError(
-                f"the server counted {self.prompt_usage} prompt tokens and our tokenizer {self._num_prompt_tokens}: "
+                f"the server counted {self._prompt_usage[-1]} prompt tokens and our tokenizer {self._num_prompt_tokens}: "
                 "it has another tokenizer, or puts tokens before the prompt"
             )
-        drafted = self.speculation.num_draft_tokens if self.speculation else None
+        drafted = self._speculation.num_draft_tokens if self._speculation else None
         if not self._speculates and drafted:
             raise WireError(f"the target-only arm drafted {drafted} tokens: its server speculates all the same")
 
@@ -222,6 +222,7 @@ def _one_line(text: str) -> str:
     return line if len(line) <= SHOWN else line[:SHOWN] + " ..."
 
 
-def _likeliest(top: dict[int, float], num: int) -> dict[int, float]:
+def likeliest(top: dict[int, float], num: int) -> dict[int, float]:
+    """Return the ``num`` likeliest of some tokens' log-probabilities, the likeliest first."""
     order: Sequence[tuple[int, float]] = sorted(top.items(), key=lambda item: -item[1])
     return dict(order[:num])
