@@ -83,7 +83,7 @@ def test_a_study_of_two_servers_ends_with_a_verdict(tmp_path: Path) -> None:
     assert evidence.decision.verdict == "INCONCLUSIVE"
     assert evidence.arms is not None and evidence.arms.speculative is not None
     for arm in (evidence.arms.target_only, evidence.arms.speculative):
-        assert (arm.memory.weights, arm.memory.caches) == (None, None)
+        assert (arm.memory.weights, arm.memory.caches, arm.memory.peak_rss) == (None, None, None)
     other = evidence.study.plan["policy"] | {"max_memory_ratio": None}
     policy = parse_plan({"name": "x", "policy": {k: v for k, v in other.items() if v is not None}}, "test").policy
     policy = policy.model_copy(update={"max_memory_ratio": None})

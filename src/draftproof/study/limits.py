@@ -15,8 +15,11 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
         f"Measured on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens; other workloads may differ.",
         f"Measured at {', '.join(map(str, plan.workload.concurrency))} request(s) at a time; other loads may differ.",
         "One machine, one process; energy, open-loop arrival and other devices were not measured.",
-        "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm.",
     ]
+    if plan.engine.kind != "openai_http":
+        said.append(
+            "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm."
+        )
     for name, arm in (("target-only", arms.target_only), ("speculative", arms.speculative)) if arms else ():
         missing = [key for key in ("p95", "p99") if arm and getattr(arm.latency, key).estimate is None]
         if arm and missing:
@@ -32,8 +35,7 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
         said.append("Greedy identity was not checked, since the measured runs sample.")
     if plan.engine.kind == "openai_http":
         said.append(
-            "The arms are servers: times include the network and the server's queue; their memory was not measured, and peak "
-            "resident memory is our client's."
+            "The arms are servers: times include the network and the server's queue, and their memory was not measured."
         )
     if equivalence.sampled is None:
         asked = plan.sampled.enabled and plan.engine.kind == "openai_http"

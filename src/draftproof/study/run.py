@@ -212,7 +212,8 @@ def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft
         mine = [record for record in records if record["arm"] == name]
         return summarise_arm(mine, sum(record["busy_seconds"] for record in mine), memory, count)
 
-    peak = peak_rss_bytes()
+    # an engine that knows nothing of its memory runs elsewhere, and ours is not its
+    peak = peak_rss_bytes() if any(part is not None for part in parts.values()) else None
     alone = ev.Memory(weights=parts["target_weights"], caches=parts["target_cache"], peak_rss=peak)
     both = ev.Memory(
         weights=_total(parts["target_weights"], parts["draft_weights"]),
