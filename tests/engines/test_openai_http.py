@@ -1,6 +1,7 @@
 """Servers as an engine: each dialect gives the same completion, each fault the right metric or one clear error, in time."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from draftproof.engines.http.counters import Counts, between
 from draftproof.engines.http.dialects import DIALECTS, VLLM
+from draftproof.engines.http.stream import Answer, WireError
 from draftproof.engines.launch import Attached, free_port
 from draftproof.engines.openai_http import HttpEngine
 from draftproof.errors import InputError, PromptError, ServerError
@@ -276,6 +278,30 @@ def test_a_fault_is_one_clear_error_in_time_and_the_next_request_is_well(name: s
         for key in behaviour:
             setattr(plain.behaviour, key, getattr(Behaviour(), key))
         assert one(engine, speculate=False).error is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": [{"text": "a", "token_ids": ["4"]}]},
+        {"choices": [{"text": 4, "token_ids": [4]}]},
+        {
+            "choices": [
+                {"text": "a", "token_ids": [4], "logprobs": {"token_logprobs": [-1.0], "top_logprobs": [{"a": 1}]}}
+            ]
+        },
+        {
+            "choices": [
+                {"text": "a", "token_ids": [4], "logprobs": {"token_logprobs": [-1.0], "top_logprobs": [{}, {}]}}
+            ]
+        },
+        [1],
+    ],
+)
+def test_an_event_of_another_shape_is_malformed(event: Any) -> None:
+    answer = Answer(VLLM, lambda text: [], reports_token_ids=True, num_prompt_tokens=1, num_logprobs=1)
+    with pytest.raises(WireError, match="malformed event: "):
+        answer.feed(json.dumps(event), 1.0)
 
 
 def test_tokens_that_came_before_a_fault_are_kept_and_counted() -> None:

@@ -1,11 +1,10 @@
 """Servers that stream completions over HTTP (vLLM, SGLang, TGI, llama.cpp, others) as an engine: one address for each arm."""
 
-import asyncio
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from draftproof.engines.base import Capabilities, ControlArm, OnCompletion
 from draftproof.engines.http.body import as_text, completion_body, require_honoured, scoring_body
+from draftproof.engines.http.calls import Call, Limits, complete_all
 from draftproof.engines.http.client import Client
 from draftproof.engines.http.counters import Counts, between
 from draftproof.engines.http.endpoint import Endpoint, describe
@@ -46,14 +46,6 @@ class Servers(Protocol):
     def close(self) -> None:
         """Stop what was started."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    prompt: Sequence[int] | str
-    num_prompt_tokens: int
-    params: SamplingParams
-    speculate: bool
 
 
 class _Clock:
@@ -249,11 +241,11 @@ class HttpEngine:
             A server that has to be started cannot be.
         """
         pairs = pair_with_params(prompts, params, self.vocab_size)
-        requests = [self._request(self.encode(prompt), item, speculate) for prompt, item in pairs]
+        calls = [self._call(self.encode(prompt), item, speculate) for prompt, item in pairs]
         with self._clock.stopped():
             endpoint = self._endpoint(speculate)
             before = self._read_counts(endpoint) if speculate and endpoint.has_counts else None
-        done = self._client.run(self._send(endpoint, requests, on_completion))
+        done = self._complete(endpoint, calls, on_completion)
         if before is not None and not any(item.speculation or item.error for item in done):
             with self._clock.stopped():
                 counted = self._counts_since(before, endpoint, len(done))
@@ -404,86 +396,49 @@ class HttpEngine:
         params = SamplingParams(
             max_tokens=PROBE_TOKENS, temperature=0.0, ignore_eos="ignore_eos" in endpoint.dialect.names
         )
-        request = self._request(self.encode(PROBE_TEXT), params, speculate)
         self._reports_token_ids = self._reports_token_ids and endpoint.dialect.token_ids is not None
-        done = self._client.run(self._send(endpoint, [request], None))[0]
+        done = self._complete(endpoint, [self._call(self.encode(PROBE_TEXT), params, speculate)])[0]
         if done.error and self._reports_token_ids and not done.token_ids:
             self._reports_token_ids = False
-            done = self._client.run(self._send(endpoint, [request], None))[0]
+            done = self._complete(endpoint, [self._call(self.encode(PROBE_TEXT), params, speculate)])[0]
         if done.error:
             raise ServerError(f"{endpoint.url} did not complete a first request of {PROBE_TOKENS} tokens: {done.error}")
 
-    def _request(self, token_ids: list[int], params: SamplingParams, speculate: bool) -> _Request:
-        dialect = self._asked[speculate].dialect
+    def _call(self, token_ids: list[int], params: SamplingParams, speculate: bool) -> Call:
+        """
+        Return a request as its server is to get it.
+
+        Raises
+        ------
+        InputError, PromptError
+            The server would ignore a part of it, or takes only text and this prompt is none.
+        """
+        endpoint = self._asked[speculate]
+        dialect, room = endpoint.dialect, self.max_len - len(token_ids)
         require_honoured(dialect, params)
-        room = self.max_len - len(token_ids)
-        return _Request(
-            prompt=token_ids if dialect.takes_token_ids else as_text(self.tokenizer, token_ids),
-            num_prompt_tokens=len(token_ids),
-            params=params.model_copy(update={"max_tokens": min(params.max_tokens, room)}),
-            speculate=speculate,
+        body = completion_body(
+            dialect,
+            endpoint.model,
+            token_ids if dialect.takes_token_ids else as_text(self.tokenizer, token_ids),
+            params.model_copy(update={"max_tokens": min(params.max_tokens, room)}),
+            switched_off=self._servers.is_one and not speculate,
         )
-
-    async def _send(
-        self, endpoint: Endpoint, requests: Sequence[_Request], on_completion: OnCompletion | None
-    ) -> list[Completion]:
-        places = asyncio.Semaphore(self.max_batch)
-        deadline_s = self._deadline_s
-        until = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
-        submitted_ms = self.now_ms()
-        done: dict[int, Completion] = {}
-
-        async def send(index: int) -> tuple[int, Completion]:
-            answer = self._answer(endpoint, requests[index])
-            try:
-                async with asyncio.timeout_at(until), places:
-                    return index, await self._one(endpoint, requests[index], answer, submitted_ms)
-            except TimeoutError:
-                return index, answer.failed(f"not over within {deadline_s:g} s, the deadline of all requests together")
-
-        tasks = [asyncio.create_task(send(index)) for index in range(len(requests))]
-        try:
-            for next_done in asyncio.as_completed(tasks):
-                index, done[index] = await next_done
-                if on_completion:
-                    on_completion(index, done[index])
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return [done[index] for index in range(len(requests))]
-
-    def _answer(self, endpoint: Endpoint, request: _Request) -> Answer:
-        return Answer(
-            endpoint.dialect,
+        answer = Answer(
+            dialect,
             partial(_ids_of, self.tokenizer),
             reports_token_ids=self._reports_token_ids,
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_logprobs=request.params.logprobs,
-            speculates=request.speculate,
+            num_prompt_tokens=len(token_ids),
+            num_logprobs=params.logprobs,
+            speculates=speculate,
         )
+        return Call(body=body, answer=answer)
 
-    async def _one(self, endpoint: Endpoint, request: _Request, answer: Answer, submitted_ms: float) -> Completion:
-        body = completion_body(
-            endpoint.dialect,
-            endpoint.model,
-            request.prompt,
-            request.params,
-            switched_off=self._servers.is_one and not request.speculate,
-        )
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._client.stream(
-                    endpoint.url + endpoint.dialect.path,
-                    body,
-                    take=lambda data: answer.feed(data, self.now_ms() - submitted_ms),
-                    retry=answer.count_retry,
-                )
-            return answer.completion()
-        except TimeoutError:
-            return answer.failed(f"not over within {self._timeout_s:g} s (timeout_s)")
-        except WireError as error:
-            return answer.failed(str(error))
+    def _complete(
+        self, endpoint: Endpoint, calls: Sequence[Call], on_completion: OnCompletion | None = None
+    ) -> list[Completion]:
+        limits = Limits(max_batch=self.max_batch, timeout_s=self._timeout_s, deadline_s=self._deadline_s)
+        url = endpoint.url + endpoint.dialect.path
+        return self._client.run(complete_all(self._client, url, calls, limits, self.now_ms, on_completion))
 
     def _read_counts(self, endpoint: Endpoint) -> Counts:
         try:

@@ -71,25 +71,14 @@ class Answer:
         Raises
         ------
         WireError
-            It is not JSON, is an error, or ends the request in a way that is no end.
+            It is not JSON, not of the dialect's shape, or an error, or it ends the request in a way that is no end.
         """
         if data.strip() == DONE or not data.strip():
             return
-        event = _event(data)
-        ids, whole = self._new_ids(event)
-        text = next((part for path in self._dialect.text if (part := look(event, path)) is not None), None)
-        if text is not None and not look(event, self._dialect.hidden):
-            self._text = text if whole else self._text + text
-        final = look(event, self._dialect.final_text)
-        self._text = self._text if final is None else final
-        if ids:
-            self._token_ids += ids
-            self._chunks.append(Chunk(num_tokens=len(ids), at_ms=at_ms))
-            if self._num_logprobs is not None and self._dialect.logprobs is not None:
-                self._on_tokens += self._dialect.logprobs(event)[-len(ids) :]
-        elif text and not self._reports_token_ids:
-            self._texts.append((len(self._text), at_ms))
-        self._note_end(event)
+        try:
+            self._take(_event(data), at_ms)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            raise WireError(f"malformed event: {_one_line(data)}") from None
 
     def count_retry(self) -> None:
         """Note that the server is asked again."""
@@ -124,6 +113,22 @@ class Answer:
         came = f", after {len(self._token_ids)} tokens" if self._token_ids else ""
         return self._made("error", error + came)
 
+    def _take(self, event: Json, at_ms: float) -> None:
+        ids, whole = self._new_ids(event)
+        text = next((part for path in self._dialect.text if (part := look(event, path)) is not None), None)
+        if text is not None and not look(event, self._dialect.hidden):
+            self._text = text if whole else self._text + text
+        final = look(event, self._dialect.final_text)
+        self._text = self._text if final is None else final
+        if ids:
+            self._token_ids += ids
+            self._chunks.append(Chunk(num_tokens=len(ids), at_ms=at_ms))
+            if self._num_logprobs is not None and self._dialect.logprobs is not None:
+                self._on_tokens += self._dialect.logprobs(event)[-len(ids) :]
+        elif text and not self._reports_token_ids:
+            self._texts.append((len(self._text), at_ms))
+        self._note_end(event)
+
     def _made(self, reason: FinishReason, error: str | None) -> Completion:
         logs, num = self._on_tokens, self._num_logprobs
         known = num is not None and len(logs) == len(self._token_ids) > 0
@@ -146,7 +151,7 @@ class Answer:
         found = look(event, self._dialect.token_ids) if self._reports_token_ids else None
         ids = [found] if isinstance(found, int) else list(found or ())
         if not all(isinstance(token_id, int) for token_id in ids):
-            raise WireError(f"malformed event: its token ids are {str(ids)[:SHOWN]}")
+            raise TypeError
         whole = bool(ids) and len(ids) == look(event, self._dialect.num_tokens)
         return (ids[len(self._token_ids) :] if whole else ids), whole
 
