@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from draftproof.engines.script import Script
-from draftproof.study.plan import Plan
+from draftproof.study.plan import LaunchPlan, Plan
 
 PAGE = Path(__file__).parent.parent / "docs" / "study.md"
 HEAD = """# Every key of a study
@@ -32,6 +32,9 @@ def render() -> str:
             top.append((name, field))
     parts = [HEAD, _table("At the top", top)]
     parts += [_table(f"`[{name}]`", list(model.model_fields.items())) for name, model in tables]
+    launch = _table("`[engine.launch]`", list(LaunchPlan.model_fields.items()))
+    told = 'Servers that the study starts (`kind = "openai_http"`); see [engines.md](engines.md).'
+    parts.append(launch.replace("\n\n", f"\n\n{told}\n\n", 1))
     script = [f"| `{item.name}` | {_shown(item.default)} |" for item in dataclasses.fields(Script)]
     parts.append(
         '## `[engine.script]`\n\nWhat the fake does (`kind = "scripted"`); see `draftproof.engines.script.Script`.\n\n'
@@ -77,6 +80,8 @@ def _allowed(field: FieldInfo) -> str:
 def _kind(annotation: Any) -> str:
     names = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
     inner = [part for part in get_args(annotation) if part is not type(None) and part is not Ellipsis]
+    if str(annotation).startswith("dict"):
+        return "table"
     if str(annotation).startswith("tuple"):
         return "list of " + {"whole number": "whole numbers", "text": "texts"}[names[inner[0]]]
     return names.get(annotation) or (names.get(inner[0], "") if inner else "table")

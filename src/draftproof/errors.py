@@ -8,6 +8,7 @@ Every error that draftproof raises on purpose.
     |   |-- PlanError          a study file
     |   |-- ModelError         a model, a tokenizer, or a pair of them
     |   |-- PromptError        a prompt or a prompt set
+    |   |-- ServerError        a server that cannot be reached, started or used
     |   `-- OutputError        a folder or file to write
     |-- RefusedError           exit code of the verdict: a rung that may not be promoted
     |-- ContractError          a proposer breaks a promise that the round relies on
@@ -39,6 +40,10 @@ class ModelError(InputError):
 
 class PromptError(InputError):
     """A prompt cannot be used, or a prompt set is empty."""
+
+
+class ServerError(InputError):
+    """A server cannot be reached, started or used, or two of them do not fit."""
 
 
 class OutputError(InputError):

@@ -72,14 +72,15 @@ class Acceptance(Part):
     ``by_position`` is unconditional: accepted at position i / rounds that proposed anything.
     ``by_position_conditional``: accepted at i / rounds that proposed position i and accepted all before it.
     ``emitted_histogram``: index n counts rounds that put n tokens into the output.
+    What a server counts for itself lacks some of these: None, or an empty list.
     """
 
-    rounds: int
-    drafted_rounds: int
-    proposed: int
-    accepted: int
-    corrections: int
-    bonuses: int
+    rounds: int | None
+    drafted_rounds: int | None
+    proposed: int | None
+    accepted: int | None
+    corrections: int | None
+    bonuses: int | None
     rate: float | None
     accepted_per_round: float | None
     emitted_per_round: float | None

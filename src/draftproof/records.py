@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from draftproof.request import FinishReason
 
@@ -54,16 +54,18 @@ class SpeculationMetrics:
 
     Fields that both have are named and defined as in vLLM's per-request ``metrics.speculative_decoding``: the acceptance
     rate counts draft tokens only, the acceptance length counts the correction or bonus token too.
-    ``None`` means that nothing was proposed, never zero.
+    ``None`` means that nothing was proposed, or that a server does not report it, never zero; a histogram that is not
+    reported is empty. ``num_requests`` is how many requests that ran together these counts are the sum of.
     """
 
     mean_acceptance_length: float | None
     draft_acceptance_rate: float | None
     acceptance_histogram: tuple[int, ...]
-    num_spec_steps: int
-    num_accepted_draft_tokens: int
-    num_draft_tokens: int
-    num_spec_tokens: int
+    num_spec_steps: int | None
+    num_accepted_draft_tokens: int | None
+    num_draft_tokens: int | None
+    num_spec_tokens: int | None
+    num_requests: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class Completion:
     num_prompt_tokens : int
     error : str or None
         What went wrong, when ``finish_reason`` is "error".
+    retries : int
+        How often a server was asked again because it refused the request before its first token. The times include them.
     """
 
     token_ids: tuple[int, ...]
@@ -107,6 +111,7 @@ class Completion:
     error: str | None = None
     top_logprobs: tuple[dict[int, float], ...] | None = None
     pass_widths: tuple[int, ...] = ()
+    retries: int = 0
 
     @property
     def latency_ms(self) -> float | None:
@@ -138,4 +143,31 @@ def summarise_rounds(rounds: Sequence[Round], num_spec_tokens: int) -> Speculati
         num_accepted_draft_tokens=accepted,
         num_draft_tokens=proposed,
         num_spec_tokens=num_spec_tokens,
+    )
+
+
+def summarise_counts(**counts: int | tuple[int, ...] | None) -> SpeculationMetrics:
+    """
+    Derive the two ratios from counts that a server reports, where it reports enough of them.
+
+    Parameters
+    ----------
+    **counts
+        Fields of `SpeculationMetrics`; one that is left out is not known.
+    """
+    known: dict[str, Any] = {
+        "acceptance_histogram": (),
+        "num_spec_steps": None,
+        "num_accepted_draft_tokens": None,
+        "num_draft_tokens": None,
+        "num_spec_tokens": None,
+        **counts,
+    }
+    accepted, steps, drafted = (
+        known[name] for name in ("num_accepted_draft_tokens", "num_spec_steps", "num_draft_tokens")
+    )
+    return SpeculationMetrics(
+        mean_acceptance_length=None if accepted is None or not steps else 1 + accepted / steps,
+        draft_acceptance_rate=None if accepted is None or not drafted else accepted / drafted,
+        **known,
     )

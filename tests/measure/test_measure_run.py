@@ -155,6 +155,9 @@ def test_a_record_holds_what_the_completion_held_as_json() -> None:
             "chunks": [[chunk.num_tokens, chunk.at_ms] for chunk in completion.chunks],
             "rounds": [asdict(item) for item in completion.rounds],
             "pass_widths": [],
+            # its rounds say more
+            "speculation": None,
+            "retries": 0,
         }
         assert json.loads(json.dumps(record)) == record
         assert len(record["token_ids"]) == sum(count for count, _ in record["chunks"]) == 9

@@ -73,7 +73,7 @@ def test_several_mistakes_are_all_named() -> None:
 @pytest.mark.parametrize(
     ("table", "key", "value", "allowed"),
     [
-        pytest.param("engine", "kind", "vllm", "'native', 'hf' or 'scripted'", id="kind"),
+        pytest.param("engine", "kind", "vllm", "'native', 'hf', 'scripted' or 'openai_http'", id="kind"),
         pytest.param("engine", "dtype", "float16", "'bfloat16', 'float32' or 'float64'", id="dtype"),
         pytest.param("engine", "threads", 2.5, "'auto'", id="threads"),
         pytest.param("engine", "threads", 0, "greater than or equal to 1", id="no-thread"),
@@ -84,7 +84,7 @@ def test_several_mistakes_are_all_named() -> None:
             "speculation",
             "proposer",
             "eagle",
-            "'prompt-lookup', 'draft-model', 'cross-tokenizer' or 'early-exit'",
+            "'prompt-lookup', 'draft-model', 'cross-tokenizer', 'early-exit' or 'server'",
             id="proposer",
         ),
         pytest.param("speculation", "exit_layer", 0, "greater than or equal to 1", id="exit-layer"),

@@ -48,6 +48,8 @@ class Capabilities:
         Whether `score_passes` works.
     control_arms : tuple of {"own draft", "float32"}
         What `control_arm` can make.
+    score_top : bool
+        Whether the engine has `HttpEngine.score_top`: log-probabilities of the likeliest tokens, by teacher forcing.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Capabilities:
     details: dict[str, Any]
     score_passes: bool = False
     control_arms: tuple[ControlArm, ...] = ()
+    score_top: bool = False
 
 
 class EngineProtocol(Protocol):

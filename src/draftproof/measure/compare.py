@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from draftproof import evidence as ev
+from draftproof.measure.counted import counted_acceptance
 from draftproof.measure.noise import summarise_noise
 from draftproof.stats.interval import Interval
 from draftproof.stats.quantile import quantile_interval
@@ -71,7 +72,9 @@ def summarise_arm(records: Sequence[Record], seconds: float, memory: ev.Memory, 
             tokens=tokens, seconds=seconds, tokens_per_second=rate, tokens_per_minute=rate * 60 if rate else None
         ),
         memory=memory,
-        acceptance=summarise_acceptance(rounds, num_draft_tokens) if num_draft_tokens and rounds else None,
+        acceptance=summarise_acceptance(rounds, num_draft_tokens)
+        if num_draft_tokens and rounds
+        else counted_acceptance(records),
         time_split_ms={
             "propose": sum(item["propose_ms"] for item in rounds),
             "score": sum(item["score_ms"] for item in rounds),

@@ -84,4 +84,6 @@ def record(
         "chunks": [[chunk.num_tokens, chunk.at_ms] for chunk in completion.chunks],
         "rounds": [asdict(item) for item in completion.rounds],
         "pass_widths": list(completion.pass_widths),
+        "speculation": None if completion.rounds or not completion.speculation else asdict(completion.speculation),
+        "retries": completion.retries,
     }

@@ -15,8 +15,11 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
         f"Measured on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens; other workloads may differ.",
         f"Measured at {', '.join(map(str, plan.workload.concurrency))} request(s) at a time; other loads may differ.",
         "One machine, one process; energy, open-loop arrival and other devices were not measured.",
-        "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm.",
     ]
+    if plan.engine.kind != "openai_http":
+        said.append(
+            "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm."
+        )
     for name, arm in (("target-only", arms.target_only), ("speculative", arms.speculative)) if arms else ():
         missing = [key for key in ("p95", "p99") if arm and getattr(arm.latency, key).estimate is None]
         if arm and missing:
@@ -26,6 +29,8 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
             )
     if arms and arms.speculative and arms.speculative.acceptance is None:
         said.append("The engine does not report rounds: acceptance was not measured.")
+    if arms and arms.speculative and arms.speculative.acceptance and arms.speculative.acceptance.rounds is None:
+        said.append("Acceptance is what the server counted for itself; its rounds were not seen.")
     return said + _of_output(plan, equivalence)
 
 
@@ -44,8 +49,14 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
     said = []
     if equivalence.greedy is None:
         said.append("Greedy identity was not checked, since the measured runs sample.")
+    if plan.engine.kind == "openai_http":
+        said.append(
+            "The arms are servers: times include the network and the server's queue, and their memory was not measured."
+        )
     if equivalence.sampled is None:
-        said.append("The sampled law was not checked.")
+        asked = plan.sampled.enabled and plan.engine.kind == "openai_http"
+        why = ": a server gives no exact probabilities to judge it by" if asked else ""
+        said.append(f"The sampled law was not checked{why}.")
     else:
         words = f"{len(plan.sampled.words)} allowed tokens"
         cells = words if plan.sampled.cells == "words" else "the whole vocabulary in rank cells"

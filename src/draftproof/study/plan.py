@@ -6,18 +6,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, field_validator, model_validator
 
+from draftproof.engines.launch import Launch
 from draftproof.engines.script import Script
 from draftproof.errors import InputError, PlanError
 from draftproof.gate.policy import Policy
 from draftproof.request import describe
 
+SERVED = {"base_url", "speculative_base_url", "server", "timeout_s", "launch"}
 MEANINGLESS = {
-    "native": {"script"},
-    "hf": {"script", "numerics"},
-    "scripted": {"target", "dtype", "device", "threads", "numerics"},
+    "native": {"script", *SERVED},
+    "hf": {"script", "numerics", *SERVED},
+    "scripted": {"target", "dtype", "device", "threads", "numerics", *SERVED},
+    "openai_http": {"script", "dtype", "device", "threads", "numerics"},
 }
 # engines that do not run every proposer
-PROPOSERS: dict[str, tuple[str, ...]] = {"hf": ("prompt-lookup", "draft-model"), "scripted": ("prompt-lookup",)}
+PROPOSERS: dict[str, tuple[str, ...]] = {
+    "native": ("prompt-lookup", "draft-model", "cross-tokenizer", "early-exit"),
+    "hf": ("prompt-lookup", "draft-model"),
+    "scripted": ("prompt-lookup",),
+    "openai_http": ("server",),
+}
 WITH_DRAFT = ("draft-model", "cross-tokenizer")
 
 
@@ -27,16 +35,39 @@ class Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
+class LaunchPlan(Table):
+    """Commands that start a server for each arm; the study stops what it started."""
+
+    # strict, a list is not taken for a tuple
+    model_config = ConfigDict(strict=False)
+
+    target_only: tuple[str, ...]
+    """Program and arguments; "{port}" stands for a free port and "{host}" for 127.0.0.1, the only address allowed."""
+    speculative: tuple[str, ...]
+    """The same with speculation turned on."""
+    env: dict[str, str] = {}
+    """Added to the environment of both."""
+    ready_s: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Until when a server must answer, in s."""
+    together: bool = True
+    """Whether both fit into memory at once; otherwise they take turns, and each arm runs all prompts before the next."""
+
+    @model_validator(mode="after")
+    def _takes_a_port(self) -> "LaunchPlan":
+        Launch(**self.model_dump())
+        return self
+
+
 class EnginePlan(Table):
     """The engine that runs both arms."""
 
     # strict, a table is not taken for a dataclass
     model_config = ConfigDict(strict=False)
 
-    kind: Literal["native", "hf", "scripted"] = "native"
-    """Ours, transformers' own generate, or a fake on a virtual clock."""
+    kind: Literal["native", "hf", "scripted", "openai_http"] = "native"
+    """Ours, transformers' own generate, a fake on a virtual clock, or servers (vLLM, SGLang, TGI, llama.cpp, others)."""
     target: str = "smollm2-135m-instruct"
-    """The demo model's name, a folder with safetensors, a .gguf file, or a hub name."""
+    """The demo model's name, a folder with safetensors, a .gguf file, or a hub name; of servers, the model whose tokenizer is used."""
     dtype: Literal["bfloat16", "float32", "float64"] = "bfloat16"
     """Of weights, caches and passes."""
     device: str = "cpu"
@@ -49,6 +80,28 @@ class EnginePlan(Table):
     """"bitwise" uses only pass shapes that give the same bits; "fast" any, and claims identity up to ties."""
     script: Script = Script()
     """What the fake does; see below."""
+    base_url: str | None = None
+    """Root of a running target-only server, such as "http://127.0.0.1:8000"."""
+    speculative_base_url: str | None = None
+    """Root of a running speculative server; only a server that can turn speculation off for one request does without."""
+    server: Literal["auto", "vllm", "sglang", "tgi", "llamacpp", "openai"] = "auto"
+    """Which software the servers are; "auto" asks them."""
+    timeout_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    """For each request to a server, in s, retries included."""
+    launch: LaunchPlan | None = None
+    """Servers to start, in place of addresses; see below."""
+
+    @model_validator(mode="after")
+    def _reaches_servers(self) -> "EnginePlan":
+        if self.kind == "openai_http" and (self.base_url is None) == (self.launch is None):
+            raise ValueError("kind 'openai_http' needs 'base_url', or a table [engine.launch], and not both")
+        if self.speculative_base_url is not None and self.base_url is None:
+            raise ValueError("'speculative_base_url' goes with 'base_url'; add that, or remove it")
+        for name in ("base_url", "speculative_base_url"):
+            url = getattr(self, name)
+            if url is not None and not url.startswith(("http://", "https://")):
+                raise ValueError(f"'{name}' = {url!r}: give an address such as 'http://127.0.0.1:8000'")
+        return self
 
     @model_validator(mode="after")
     def _means_something(self) -> "EnginePlan":
@@ -61,8 +114,8 @@ class EnginePlan(Table):
 class SpeculationPlan(Table):
     """How tokens are proposed."""
 
-    proposer: Literal["prompt-lookup", "draft-model", "cross-tokenizer", "early-exit"] = "prompt-lookup"
-    """Where drafted tokens come from."""
+    proposer: Literal["prompt-lookup", "draft-model", "cross-tokenizer", "early-exit", "server"] = "prompt-lookup"
+    """Where drafted tokens come from; "server": as the server was started, and then nothing else here but K has a meaning."""
     draft: str | None = None
     """The draft model, named as a target is."""
     exit_layer: int | None = Field(default=None, ge=1)
@@ -90,6 +143,12 @@ class SpeculationPlan(Table):
             raise ValueError("'exit_layer' goes with proposer 'early-exit', and only with it")
         if self.proposer == "prompt-lookup" and self.confidence_threshold:
             raise ValueError("'confidence_threshold' needs a proposer with probabilities, and prompt lookup has none")
+        if self.proposer == "server":
+            for name in ("confidence_threshold", "prompt_lookup_min", "prompt_lookup_max"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"'{name}' has no meaning for proposer 'server'; give it to the server, and remove it here"
+                    )
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError("'prompt_lookup_min' is above 'prompt_lookup_max'")
         return self
@@ -226,7 +285,7 @@ class Plan(Table):
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> "Plan":
-        proposers = PROPOSERS.get(self.engine.kind, (self.speculation.proposer,))
+        proposers = PROPOSERS[self.engine.kind]
         if self.speculation.proposer not in proposers:
             raise ValueError(
                 f"proposer '{self.speculation.proposer}' does not run on engine '{self.engine.kind}'; "
@@ -240,9 +299,9 @@ class Plan(Table):
             raise ValueError("engine 'hf' looks up n-grams from 1 token on; set prompt_lookup_min = 1")
         if self.engine.kind == "hf" and max(self.workload.concurrency) > 1:
             raise ValueError("engine 'hf' runs one request at a time; set concurrency = [1]")
-        if self.engine.kind == "hf" and self.policy.min_claim != "up_to_ties":
+        if self.engine.kind in ("hf", "openai_http") and self.policy.min_claim != "up_to_ties":
             raise ValueError(
-                'engine \'hf\' can claim "up_to_ties" at most; set min_claim = "up_to_ties" under [policy]'
+                f'engine \'{self.engine.kind}\' can claim "up_to_ties" at most; set min_claim = "up_to_ties" under [policy]'
             )
         return self
 

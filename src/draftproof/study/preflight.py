@@ -5,6 +5,7 @@ First what needs no weights (names, tokenizers, context, memory). Only if nothin
 short requests tell whether it drafts rightly and from which acceptance on drafting pays.
 """
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -34,6 +35,10 @@ from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
 
 Prompts = tuple[WorkloadPrompt, ...]
+WITHOUT_MODEL = {
+    "scripted": "the engine is a script, without a model",
+    "openai_http": "the models are the servers' own",
+}
 WITHOUT_WEIGHTS = ("tokenizer", "special tokens", "vocabulary", "chat template", "cache", "memory")
 
 
@@ -61,19 +66,19 @@ def preflight(plan: Plan, progress: Progress) -> list[Finding]:
         engine = open_engine(plan, progress)
     except DraftproofError as error:
         return [*found, say.refused("load", "refused", error)]
-    if plan.engine.kind == "scripted":
-        found.append(_context(plan, prompts, engine.encode, engine.capabilities.max_len))
-        if found[-1].status == "refuse":
-            return found
-    return [*found, *with_engine(plan, engine, prompts, progress)]
+    with contextlib.closing(engine):
+        if plan.engine.kind in WITHOUT_MODEL:
+            found.append(_context(plan, prompts, engine.encode, engine.capabilities.max_len))
+            if found[-1].status == "refuse":
+                return found
+        return [*found, *with_engine(plan, engine, prompts, progress)]
 
 
 def without_weights(plan: Plan, prompts: Prompts, progress: Progress) -> list[Finding]:
     """Make the findings for which names, configurations and tokenizers are enough."""
-    if plan.engine.kind == "scripted":
-        return [
-            say.not_applicable(name, "the engine is a script, without a model") for name in ("target", *WITHOUT_WEIGHTS)
-        ]
+    if plan.engine.kind in WITHOUT_MODEL:
+        why = WITHOUT_MODEL[plan.engine.kind]
+        return [say.not_applicable(name, why) for name in ("target", *WITHOUT_WEIGHTS)]
     found: list[Finding] = []
     models: list[tuple[PreTrainedModel, PreTrainedTokenizerBase]] = []
     for role, name in (("target", plan.engine.target), ("draft", plan.speculation.draft)):

@@ -6,6 +6,7 @@ Everything measured is appended to ``requests.jsonl`` as it comes, so a run that
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.environment import peak_rss_bytes
 from draftproof.gate.decide import decide
+from draftproof.measure.alternate import alternate
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.run import as_chat, interleave
 from draftproof.request import SamplingParams
@@ -46,12 +48,12 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
         The plan, its prompts, its models or the folder cannot be used, or writing failed; what was stored stays.
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
-    with alone(out):
-        return _run(plan, prompts, out, resume, progress)
+    with alone(out), ExitStack() as opened:
+        return _run(plan, prompts, out, resume, progress, opened)
 
 
 def _run(
-    plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress
+    plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress, opened: ExitStack
 ) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     study = open_study(plan, prompts, out, resume)
     complete = out / "evidence.json"
@@ -65,6 +67,7 @@ def _run(
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
     engine = open_engine(plan, progress)
+    opened.callback(engine.close)
     encoded = encode_prompts(engine.encode, prompts)
     design = sampled_design(engine, plan)
     capabilities = engine.capabilities
@@ -94,6 +97,7 @@ def _run(
         engine.generate([as_chat(prompts[index % len(prompts)])], params, speculate=index % 2 == 1)
         advance(1)
 
+    run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
     stored = out / "requests.jsonl"
     records = read_records(stored)
     with stored.open("ab", buffering=0) as file:
@@ -106,7 +110,7 @@ def _run(
             for concurrency in plan.workload.concurrency:
                 done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records}
                 advance = progress.start(f"A/B/A, {concurrency} at a time, repeat {repeat + 1}", len(prompts))
-                interleave(
+                run_arms(
                     engine,
                     prompts,
                     params,
@@ -166,14 +170,21 @@ def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft
         mine = [record for record in records if record["arm"] == name]
         return summarise_arm(mine, sum(record["busy_seconds"] for record in mine), memory, count)
 
-    peak = peak_rss_bytes()
+    # an engine that knows nothing of its memory runs elsewhere, and ours is not its
+    peak = peak_rss_bytes() if any(part is not None for part in parts.values()) else None
     alone = ev.Memory(weights=parts["target_weights"], caches=parts["target_cache"], peak_rss=peak)
     both = ev.Memory(
-        weights=(parts["target_weights"] or 0) + (parts["draft_weights"] or 0),
-        caches=(parts["target_cache"] or 0) + (parts["draft_cache"] or 0),
+        weights=_total(parts["target_weights"], parts["draft_weights"]),
+        caches=_total(parts["target_cache"], parts["draft_cache"]),
         peak_rss=peak,
     )
     return ev.Arms(target_only=arm("target_only", alone, None), speculative=arm("speculative", both, num_draft_tokens))
+
+
+def _total(*parts: int | None) -> int | None:
+    """Return the sum of the parts that are known, or None where none is."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
 
 
 def _write_rounds(path: Path, records: list[dict[str, Any]]) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.hf import HfEngine
+from draftproof.engines.launch import Attached, Launch, Launched
 from draftproof.engines.native import Engine
+from draftproof.engines.openai_http import HttpEngine
 from draftproof.engines.scripted import ScriptedEngine
 from draftproof.errors import PlanError, PromptError
 from draftproof.measure.run import as_chat
@@ -26,8 +28,8 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
 
     Raises
     ------
-    ModelError, InputError
-        The model is missing or cannot be used, or a value does not fit it.
+    ModelError, ServerError, InputError
+        The model or the server is missing or cannot be used, or a value does not fit it.
     PlanError
         The engine's parts cannot be replaced, so that nothing can be planted.
     """
@@ -36,6 +38,16 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
     if plant is not None:
         parts = _planted(plan, plant)
     max_len = max_len_of(plan)
+    if table.kind == "openai_http":
+        return HttpEngine.connect(
+            _servers(plan, progress),
+            target=table.target,
+            server=table.server,
+            max_batch=max(plan.workload.concurrency),
+            max_len=max_len,
+            timeout_s=table.timeout_s,
+            progress=progress.say,
+        )
     if table.kind == "hf":
         return HfEngine.from_pretrained(
             table.target,
@@ -82,14 +94,14 @@ def max_len_of(plan: Plan) -> int:
 
 def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
     """
-    Return the design of the sampled check in token ids, or None when the plan has none.
+    Return the design of the sampled check in token ids, or None when the plan has none, or the engine cannot be judged by it.
 
     Raises
     ------
     PlanError
         A word is not one token, two words are the same token, or the prompt cannot be used.
     """
-    if not plan.sampled.enabled:
+    if not plan.sampled.enabled or not (engine.capabilities.score and engine.capabilities.allowed_token_ids):
         return None
     values = plan.sampled.model_dump(exclude={"enabled", "prompt", "words", "cells"})
     allowed: list[int] = []
@@ -122,6 +134,13 @@ def encode_prompts(encode: Callable[[Prompt], list[int]], prompts: Sequence[Work
         except PromptError as error:
             raise PromptError(f"prompt '{prompt.id}': {error}") from None
     return encoded
+
+
+def _servers(plan: Plan, progress: Progress) -> Attached | Launched:
+    table = plan.engine
+    if table.launch is None:
+        return Attached(table.base_url or "", table.speculative_base_url)
+    return Launched(Launch(**table.launch.model_dump()), progress.say)
 
 
 def _proposer(plan: Plan) -> Proposer:

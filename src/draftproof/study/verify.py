@@ -1,5 +1,6 @@
 """``draftproof verify``: is the output the target's? Plan, register, run both arms, judge. Times nothing."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ def verify_study(
         The plan, its prompts, its models or the folder cannot be used.
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
-    with alone(out):
+    with alone(out), ExitStack() as opened:
         study = open_study(plan, prompts, out, resume)
         engine = _open(plan, progress, plant)
+        opened.callback(engine.close)
         encoded = encode_prompts(engine.encode, prompts)
         design = sampled_design(engine, plan)
         able = engine.capabilities

@@ -1,0 +1,45 @@
+"""The arms in three long blocks, for servers of which only one fits into memory. Judges nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from draftproof.engines.base import EngineProtocol
+from draftproof.measure.run import BLOCKS, Advance, Save, as_chat, record
+from draftproof.request import SamplingParams
+from draftproof.workload.prompts import WorkloadPrompt
+
+
+def alternate(
+    engine: EngineProtocol,
+    prompts: Sequence[WorkloadPrompt],
+    params: SamplingParams,
+    *,
+    concurrency: int,
+    repeat: int,
+    skip: set[tuple[str, int, int]],
+    save: Save,
+    advance: Advance,
+) -> None:
+    """
+    Run all prompts target-only, then speculative, then target-only again, in groups of ``concurrency``.
+
+    A slow drift of the machine reaches the arms differently, unlike where they take turns prompt by prompt; the two
+    target-only blocks, one on each side, show it as noise. The other parameters are those of `measure.run.interleave`.
+    """
+    if all((prompt.id, repeat, concurrency) in skip for prompt in prompts):
+        advance(len(prompts))
+        return
+    records: list[dict[str, Any]] = []
+    for block, speculate in BLOCKS:
+        for start in range(0, len(prompts), concurrency):
+            group = prompts[start : start + concurrency]
+            began = engine.now_ms()
+            completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
+            seconds = (engine.now_ms() - began) / 1e3 / len(group)
+            for prompt, completion in zip(group, completions, strict=True):
+                records.append(record(prompt, completion, block, repeat, concurrency, seconds))
+            if block == BLOCKS[-1][0]:
+                advance(len(group))
+    for item in records:
+        if (item["prompt_id"], repeat, concurrency) not in skip:
+            save(item)
