@@ -139,6 +139,11 @@ def test_a_record_holds_what_the_completion_held_as_json() -> None:
     for record, completion, (prompt, block) in zip(records, engine.given, order, strict=True):
         assert record.pop("busy_seconds") > 0
         assert record == {
+            "group": PROMPTS.index(prompt) // 2,
+            "arrived_ms": None,
+            "idle_seconds": 0.0,
+            "peak_bytes": None,
+            "joules": None,
             "arm": "speculative" if block == "B" else "target_only",
             "block": block,
             "prompt_id": prompt.id,

@@ -47,6 +47,8 @@ class Capabilities:
         Whether `score_passes` works.
     control_arms : tuple of {"own draft", "float32"}
         What `control_arm` can make.
+    queues : bool
+        Whether requests may arrive while others run: the engine is a `Queueing` one.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Capabilities:
     details: dict[str, Any]
     score_passes: bool = False
     control_arms: tuple[ControlArm, ...] = ()
+    queues: bool = False
 
 
 class EngineProtocol(Protocol):
@@ -172,4 +175,35 @@ class EngineProtocol(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds."""
+        ...
+
+
+class Queueing(Protocol):
+    """What an engine has besides where requests may arrive while others run."""
+
+    @property
+    def num_unfinished(self) -> int:
+        """Submitted requests whose end `step` has not told yet."""
+        ...
+
+    def now_ms(self) -> float:
+        """See `EngineProtocol.now_ms`."""
+        ...
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True, arrived_ms: float | None = None
+    ) -> int:
+        """Queue a request and return its id; its times count from ``arrived_ms`` on the clock of `now_ms`."""
+        ...
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """Run one round and return (id, completion) of what ended."""
+        ...
+
+    def wait(self, ms: float) -> None:
+        """Let time pass while nothing runs."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request."""
         ...

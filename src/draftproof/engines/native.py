@@ -204,6 +204,7 @@ class Engine(DecoderEngine):
                 "attention": self._target.model.config._attn_implementation,
             },
             score_passes=True,
+            queues=True,
             control_arms=("own draft", "float32") if self._target.dtype in HALF else ("own draft",),
         )
 

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from draftproof.evidence import Evidence
 from draftproof.report import plots, words
-from draftproof.report.pairs import Pair, pair_requests
+from draftproof.report.pairs import Pair, most_telling, pair_requests
 
 _TIMES = (
     ("latency", "from sending a request to its last token"),
@@ -50,12 +50,14 @@ def render_html(evidence: Evidence, requests: list[dict[str, Any]] | None) -> st
         span=words.span,
         ratio_span=words.ratio_span,
         plain=words.plain,
+        good=words.good,
     )
     page = environment.get_template("report.html.j2").render(
         e=evidence,
         words=words,
         time_names=_TIMES,
-        pairs=pairs,
+        pairs=most_telling(pairs),
+        num_pairs=len(pairs),
         plots=_plots(evidence, pairs),
     )
     return words.clean(page.lstrip())

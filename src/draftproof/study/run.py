@@ -15,10 +15,13 @@ import torch
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.environment import describe_environment, peak_rss_bytes
+from draftproof.environment import describe_environment
 from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
-from draftproof.measure.compare import compare_arms, summarise_arm
+from draftproof.measure.arms import summarise_arms
+from draftproof.measure.arrival import Arrival
+from draftproof.measure.compare import compare_arms
+from draftproof.measure.gauge import Gauge
 from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.study.limits import limits
@@ -67,6 +70,7 @@ def _run(
         progress.say(f"{out} holds no study yet; beginning one")
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
+    gauge = Gauge()
     engine = open_engine(plan, progress)
     encoded = {prompt.id: engine.encode(as_chat(prompt)) for prompt in prompts}
     design = sampled_design(engine, plan)
@@ -97,7 +101,10 @@ def _run(
 
     stored = out / "requests.jsonl"
     records = read_records(stored)
-    with stored.open("ab", buffering=0) as file:
+    table = plan.workload.arrival
+    arrival = None if table is None else Arrival(**table.model_dump())
+    load = "" if arrival is None else f"{arrival.rate_per_s:g} a second, "
+    with stored.open("ab", buffering=0) as file, gauge.opened(capabilities.details.get("device")):
 
         def save(record: dict[str, Any]) -> None:
             line = (json.dumps(record) + "\n").encode()
@@ -114,7 +121,7 @@ def _run(
         for repeat in range(plan.measure.repeats):
             for concurrency in plan.workload.concurrency:
                 done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records}
-                advance = progress.start(f"A/B/A, {concurrency} at a time, repeat {repeat + 1}", len(prompts))
+                advance = progress.start(f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}", len(prompts))
                 interleave(
                     engine,
                     prompts,
@@ -124,6 +131,8 @@ def _run(
                     skip=done,
                     save=save,
                     advance=advance,
+                    arrival=arrival,
+                    gauge=gauge,
                 )
     _write_rounds(out / "rounds.jsonl", records)
     stopped = _smoke(records)
@@ -143,7 +152,8 @@ def _run(
 
     parts = engine.memory()
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
-    arms = _arms(usable, parts, plan.speculation.num_speculative_tokens)
+    goodput_limits = plan.measure.goodput.model_dump(exclude_none=True)
+    arms = summarise_arms(usable, parts, plan.speculation.num_speculative_tokens, gauge, goodput_limits)
     decision = decide(arms=arms, equivalence=equivalence, comparison=comparison, policy=plan.policy, stopped=stopped)
     evidence = ev.Evidence(
         draftproof_version=__version__,
@@ -201,21 +211,6 @@ def _memory_ratio(parts: dict[str, int | None]) -> float | None:
         return None
     target = parts["target_weights"] + (parts["target_cache"] or 0)
     return (target + (parts["draft_weights"] or 0) + (parts["draft_cache"] or 0)) / target
-
-
-def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft_tokens: int) -> ev.Arms:
-    def arm(name: str, memory: ev.Memory, count: int | None) -> ev.Arm:
-        mine = [record for record in records if record["arm"] == name]
-        return summarise_arm(mine, sum(record["busy_seconds"] for record in mine), memory, count)
-
-    peak = peak_rss_bytes()
-    alone = ev.Memory(weights=parts["target_weights"], caches=parts["target_cache"], peak_rss=peak)
-    both = ev.Memory(
-        weights=(parts["target_weights"] or 0) + (parts["draft_weights"] or 0),
-        caches=(parts["target_cache"] or 0) + (parts["draft_cache"] or 0),
-        peak_rss=peak,
-    )
-    return ev.Arms(target_only=arm("target_only", alone, None), speculative=arm("speculative", both, num_draft_tokens))
 
 
 def _write_rounds(path: Path, records: list[dict[str, Any]]) -> None:
