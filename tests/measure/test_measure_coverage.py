@@ -49,7 +49,7 @@ def block_ms() -> float:
 
 def study(seed: int, num_prompts: int) -> list[dict[str, Any]]:
     """Records of prompts drawn from the 40, timed by the shipped engine's clock in the order A, B, A."""
-    clock, generator = Clock(Script(seed=seed, **DISTURBED)), np.random.default_rng(seed)
+    clock, generator = Clock(Script(seed=seed, **DISTURBED)), np.random.default_rng((seed, 1))
     records = []
     for number, chosen in enumerate(generator.integers(0, 40, size=num_prompts)):
         plain, rest, blocks = rounds_of()[chosen]

@@ -96,6 +96,8 @@ class Gauge:
         peak: int | None = None
         if self.why_no_peak is None:
             peak = int(torch.cuda.max_memory_allocated(self._device)) if self.on_gpu else _peak_since_reset()
+        if peak is not None and not self.on_gpu:
+            self._highest = max(self._highest, peak)
         return Reading(peak_bytes=peak, joules=joules)
 
     def _reset(self) -> bool:

@@ -50,7 +50,11 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
 def _load(plan: Plan) -> list[str]:
     arrival = plan.workload.arrival
     if arrival is None:
-        return ["Requests started together (closed loop); arrival by themselves (open loop) was not measured."]
+        together = "; those that ran together shared its noise, and intervals take them as apart"
+        return [
+            "Requests started together (closed loop); arrival by themselves (open loop) was not measured"
+            f"{together if max(plan.workload.concurrency) > 1 else ''}."
+        ]
     return [
         f"Requests arrived at {arrival.rate_per_s:g} a second on average (Poisson, seed {arrival.seed}), in blocks of "
         f"{arrival.requests_per_block} that began with an idle engine: a load that lasts longer may wait longer."
