@@ -36,6 +36,11 @@ def test_a_limit_can_be_switched_off(tmp_path: Path, name: str) -> None:
     assert getattr(load_policy(written(tmp_path, f'{name} = "off"\n')), name) is None
 
 
+def test_what_is_neither_a_number_nor_off_is_told_both(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="'max_itl_ratio' = 'never': give a number, or \"off\""):
+        load_policy(written(tmp_path, 'max_itl_ratio = "never"\n'))
+
+
 @pytest.mark.parametrize("head", ["", "policy."])
 def test_operating_cost_is_a_table_of_its_own(tmp_path: Path, head: str) -> None:
     text = f'[{head}cost]\ngpu_hours_per_month = 720\ngpu_hour_worth = 2.5\nstore_per_month = 30\nunit = "EUR"\n'

@@ -22,7 +22,7 @@ def package(folder: Path, name: str, microjoules: int) -> Path:
 def test_packages_are_summed_and_a_counter_may_start_again(tmp_path: Path) -> None:
     one, two = package(tmp_path, "intel-rapl:0", 100), package(tmp_path, "intel-rapl:1", RANGE - 50)
     package(tmp_path, "intel-rapl:0:0", 5)  # cores, which the package holds already
-    meter, source = find_meter("cpu", tmp_path)
+    meter, source = find_meter("cpu", powercap=tmp_path)
     assert isinstance(meter, Rapl) and "RAPL" in source and meter.joules() == 0.0
     (one / "energy_uj").write_text("400\n")
     (two / "energy_uj").write_text("49\n")
@@ -33,7 +33,7 @@ def test_packages_are_summed_and_a_counter_may_start_again(tmp_path: Path) -> No
 
 def test_counters_that_cannot_be_read_are_no_meter_and_no_zero(tmp_path: Path) -> None:
     (package(tmp_path, "intel-rapl:0", 100) / "energy_uj").unlink()
-    assert find_meter("cpu", tmp_path) == (None, "this host's RAPL counters may not be read by this user")
+    assert find_meter("cpu", powercap=tmp_path) == (None, "this host's RAPL counters may not be read by this user")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_counters_that_cannot_be_read_are_no_meter_and_no_zero(tmp_path: Path) -
     [("cpu", "exposes no RAPL"), (None, "names no device"), ("mps", "no meter is known for device 'mps'")],
 )
 def test_without_a_meter_the_reason_is_said(tmp_path: Path, device: str | None, why: str) -> None:
-    meter, reason = find_meter(device, tmp_path)
+    meter, reason = find_meter(device, powercap=tmp_path)
     assert meter is None and why in reason
 
 

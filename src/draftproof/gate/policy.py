@@ -10,9 +10,16 @@ from draftproof.errors import PlanError
 from draftproof.gate.cost import OperatingCost
 from draftproof.request import describe
 
-OFF = "off"
-# TOML has no null
-Limit = Annotated[float | None, BeforeValidator(lambda value: None if value == OFF else value)]
+OFF = "off"  # TOML has no null
+
+
+def _unless_off(value: object) -> object:
+    if isinstance(value, str) and value != OFF:
+        raise ValueError(f'give a number, or "{OFF}"')
+    return None if value == OFF else value
+
+
+Limit = Annotated[float | None, BeforeValidator(_unless_off)]
 
 
 class Policy(BaseModel):

@@ -117,7 +117,7 @@ class NvidiaSmi:
             self._watts, self._at = watts, now
 
 
-def find_meter(device: str | None, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
+def find_meter(device: str | None, gpu: str = "0", powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
     """
     Return a meter for a device, and its name or why there is none.
 
@@ -125,13 +125,14 @@ def find_meter(device: str | None, powercap: Path = POWERCAP) -> tuple[Meter | N
     ----------
     device : str or None
         As torch names it; None where the engine's time is not this machine's.
+    gpu : str
+        As nvidia-smi names it: an index, which may be another than torch's, or a UUID.
     """
     if device is None:
         return None, "the engine names no device of this machine"
     if device.startswith("cuda"):
-        index = device.partition(":")[2] or "0"
         try:
-            return NvidiaSmi((*NVIDIA_SMI, index)), NvidiaSmi.source
+            return NvidiaSmi((*NVIDIA_SMI, gpu)), NvidiaSmi.source
         except OSError as error:
             return None, f"nvidia-smi gives no power: {error.strerror or error}"
     if device != "cpu":

@@ -58,7 +58,8 @@ class Gauge:
     def opened(self, device: str | None) -> Iterator[None]:
         """Read what a device has; ``device`` as torch names it, None where time and memory are made up."""
         self._device = device
-        self._meter, self.energy_source = find_meter(device)
+        gpu = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if self.on_gpu else ""
+        self._meter, self.energy_source = find_meter(device, gpu)
         if device is None:
             self.why_no_peak = "the engine names no device of this machine"
         elif not self.on_gpu and not self._reset():

@@ -24,6 +24,8 @@ _RESULT_STYLES = {
     "FAIL": "red",
     "INCONCLUSIVE": "yellow",
 }
+# rows that few studies have
+_IF_KNOWN = {"goodput", "working memory", "energy per token"}
 
 
 def print_report(evidence: Evidence, console: Console) -> None:
@@ -99,7 +101,9 @@ def _arms(arms: Arms | None) -> Table:
     target = _arm_rows(arms.target_only, "does not apply")
     speculative = {} if arms.speculative is None else _arm_rows(arms.speculative, words.NOT_MEASURED)
     for name, value in target.items():
-        table.add_row(name, value, speculative.get(name, words.NOT_MEASURED))
+        other = speculative.get(name, words.NOT_MEASURED)
+        if name not in _IF_KNOWN or {value, other} != {words.NOT_MEASURED}:
+            table.add_row(name, value, other)
     return table
 
 
@@ -116,7 +120,7 @@ def _arm_rows(arm: Arm, absent: str) -> dict[str, str]:
         "tpot p50": words.span(arm.tpot.p50),
         "tokens/s": words.number(arm.throughput.tokens_per_second),
         "tokens/min": words.number(arm.throughput.tokens_per_minute),
-        "requests/s": words.amount(arm.throughput.requests_per_second, "").strip(),
+        "requests/s": words.number(arm.throughput.requests_per_second),
         "goodput": words.good(arm.throughput.goodput),
         "weights": words.size(arm.memory.weights),
         "caches": words.size(arm.memory.caches),

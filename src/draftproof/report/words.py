@@ -98,7 +98,7 @@ def amount(value: float | None, unit: str) -> str:
 def good(goodput: Goodput | None) -> str:
     """Requests that met every limit, a second and as a share; None where no limit was given."""
     if goodput is None:
-        return "no limits given"
+        return NOT_MEASURED
     limits = ", ".join(f"{name.removesuffix('_ms')} {limit:g} ms" for name, limit in goodput.limits.items())
     return f"{number(goodput.per_second)} ({percent(goodput.share)} within {limits})"
 
