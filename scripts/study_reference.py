@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from draftproof.engines.script import Script
-from draftproof.study.plan import LaunchPlan, Plan
+from draftproof.gate.policy import OFF
+from draftproof.study.plan import Plan
 
 PAGE = Path(__file__).parent.parent / "docs" / "study.md"
 HEAD = """# Every key of a study
@@ -23,24 +24,30 @@ for `draftproof decide` is a file with the keys of `[policy]`.
 
 def render() -> str:
     """Return the page."""
-    tables: list[tuple[str, type[BaseModel]]] = []
-    top = []
-    for name, field in Plan.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            tables.append((name, field.annotation))
-        else:
-            top.append((name, field))
+    top = [(name, field) for name, field in Plan.model_fields.items() if _model(field) is None]
     parts = [HEAD, _table("At the top", top)]
-    parts += [_table(f"`[{name}]`", list(model.model_fields.items())) for name, model in tables]
-    launch = _table("`[engine.launch]`", list(LaunchPlan.model_fields.items()))
-    told = 'Servers that the study starts (`kind = "openai_http"`); see [engines.md](engines.md).'
-    parts.append(launch.replace("\n\n", f"\n\n{told}\n\n", 1))
+    parts += [_table(f"`[{name}]`", list(model.model_fields.items())) for name, model in _tables(Plan)]
     script = [f"| `{item.name}` | {_shown(item.default)} |" for item in dataclasses.fields(Script)]
     parts.append(
         '## `[engine.script]`\n\nWhat the fake does (`kind = "scripted"`); see `draftproof.engines.script.Script`.\n\n'
         "| key | default |\n|---|---|\n" + "\n".join(script) + "\n"
     )
     return "\n".join(parts)
+
+
+def _tables(model: type[BaseModel], head: str = "") -> list[tuple[str, type[BaseModel]]]:
+    """Return every table below a model, those inside a table after it."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = _model(field)
+        if inner is not None:
+            found += [(f"{head}{name}", inner), *_tables(inner, f"{head}{name}.")]
+    return found
+
+
+def _model(field: FieldInfo) -> type[BaseModel] | None:
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def _table(title: str, fields: list[tuple[str, FieldInfo]]) -> str:
@@ -56,7 +63,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None or dataclasses.is_dataclass(value):
+    if value is None or dataclasses.is_dataclass(value) or isinstance(value, BaseModel):
         return "-"
     return f"`{json.dumps(value)}`"
 
@@ -64,7 +71,7 @@ def _shown(value: Any) -> str:
 def _allowed(field: FieldInfo) -> str:
     signs = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     metadata = [*field.metadata]
-    choices: list[str] = []
+    choices = [f'`"{OFF}"`'] if any(isinstance(item, BeforeValidator) for item in field.metadata) else []
     for part in get_args(field.annotation):
         metadata += getattr(part, "__metadata__", ())
         inner = getattr(part, "__metadata__", None)
@@ -78,6 +85,8 @@ def _allowed(field: FieldInfo) -> str:
 
 
 def _kind(annotation: Any) -> str:
+    if _model(FieldInfo(annotation=annotation)) is not None:
+        return "table"
     names = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
     inner = [part for part in get_args(annotation) if part is not type(None) and part is not Ellipsis]
     if str(annotation).startswith("dict"):

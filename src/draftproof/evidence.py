@@ -38,30 +38,65 @@ class Interval(Part):
 
 
 class Distribution(Part):
-    """Times in ms: quantiles are None ("not estimable") where there are too few requests for an interval."""
+    """
+    Times in ms: quantiles are None ("not estimable") where there are too few prompts for an interval.
+
+    ``n`` counts values and ``prompts`` what they are of: all values of one prompt are taken for one draw.
+    """
 
     n: int
     mean: float | None
     p50: Interval
     p95: Interval
     p99: Interval
+    max: float | None = None
+    prompts: int | None = None
+
+
+class Goodput(Part):
+    """Requests that met every limit (``ttft_ms``, ``tpot_ms``, ``latency_ms``), and those per second."""
+
+    limits: dict[str, float]
+    requests: int
+    share: float | None
+    per_second: float | None
 
 
 class Throughput(Part):
-    """Generated tokens over the arm's busy time."""
+    """Generated tokens and requests over the arm's seconds: busy ones, and under open-loop arrival the idle ones too."""
 
     tokens: int
     seconds: float
     tokens_per_second: float | None
     tokens_per_minute: float | None
+    requests: int | None = None
+    requests_per_second: float | None = None
+    goodput: Goodput | None = Field(default=None, description="None where no limit was given")
 
 
 class Memory(Part):
-    """Bytes. ``peak_rss`` is the process's high-water mark and covers both arms when they share a process."""
+    """
+    Bytes. ``peak_rss`` is the process's high-water mark and covers both arms when they share a process.
+
+    ``peak`` is the most during the arm's own requests: resident in the process (CPU), or allocated on the GPU. ``working`` is
+    what that leaves once everything loaded and what the process held before loading are taken off. Both are None, and ``why``
+    says so, where the host does not tell.
+    """
 
     weights: int | None
     caches: int | None
     peak_rss: int | None
+    peak: int | None = None
+    working: int | None = None
+    why: str | None = None
+
+
+class Energy(Part):
+    """Energy of an arm's requests, by a meter of the host; ``joules`` is None where there is none, and ``source`` says why."""
+
+    joules: float | None
+    joules_per_token: float | None
+    source: str
 
 
 class Acceptance(Part):
@@ -87,10 +122,15 @@ class Acceptance(Part):
     by_position: list[float | None]
     by_position_conditional: list[float | None]
     emitted_histogram: list[int]
+    proposed_per_round: float | None = Field(default=None, description="over all rounds, those without a draft too")
 
 
 class Arm(Part):
-    """One arm's measurements. Latency, ttft, itl, icl and tpot in ms, as defined in docs/metrics.md."""
+    """
+    One arm's measurements. Latency, ttft, itl, icl and tpot in ms, as defined in docs/metrics.md.
+
+    ``time_split_ms`` has the parts prefill, propose, score, sample and host; empty where the engine reports no rounds.
+    """
 
     latency: Distribution
     ttft: Distribution
@@ -101,13 +141,19 @@ class Arm(Part):
     memory: Memory
     acceptance: Acceptance | None
     time_split_ms: dict[str, float]
+    energy: Energy | None = None
 
 
 class Arms(Part):
-    """Both arms; ``speculative`` is None when the study stopped before it."""
+    """
+    Both arms; ``speculative`` is None when the study stopped before it.
+
+    ``by_concurrency`` has the same of each load, where there are several.
+    """
 
     target_only: Arm
     speculative: Arm | None
+    by_concurrency: dict[str, "Arms"] = {}
 
 
 class Divergence(Part):
@@ -265,7 +311,12 @@ class Equivalence(Part):
 
 
 class Effect(Part):
-    """Target-only time over speculative time: above 1 is faster. ``aa`` is target-only over target-only, the noise."""
+    """
+    Target-only time over speculative time: above 1 is faster. ``aa`` is target-only over target-only, the noise.
+
+    The ratios of p95, ITL and ICL are speculative over target-only. ``total_time_ratio`` is the sum of target-only latencies
+    over the sum of speculative ones.
+    """
 
     n: int
     speedup: Interval
@@ -273,6 +324,9 @@ class Effect(Part):
     itl_ratio: Interval
     aa: Interval
     method: str
+    latency_ratio_p95_interval: Interval | None = None
+    icl_ratio: Interval | None = None
+    total_time_ratio: float | None = None
 
 
 class Spread(Part):
@@ -299,7 +353,12 @@ class HostNoise(Part):
 
 
 class Comparison(Part):
-    """Paired effects, overall, per workload category and per concurrency."""
+    """
+    Paired effects, overall, per workload category, per concurrency, and per cell: category, then concurrency.
+
+    ``load`` is "closed" where so many requests ran at once, "open" where they arrived by themselves: there latency is mostly
+    waiting once the engine is busy, and tells nothing of device time.
+    """
 
     overall: Effect
     total_time_ratio: float | None
@@ -307,6 +366,8 @@ class Comparison(Part):
     by_category: dict[str, Effect]
     by_concurrency: dict[str, Effect]
     noise: HostNoise | None = None
+    by_cell: dict[str, dict[str, Effect]] = {}
+    load: Literal["closed", "open"] = "closed"
 
 
 class Criterion(Part):
@@ -321,7 +382,7 @@ class Criterion(Part):
 
 
 class Decision(Part):
-    """The verdict, why, and the same per category and per concurrency."""
+    """The verdict, why, and the same per category, per concurrency, and per cell: category, then concurrency."""
 
     verdict: VerdictName
     reasons: list[str]
@@ -329,6 +390,7 @@ class Decision(Part):
     by_category: dict[str, VerdictName]
     by_concurrency: dict[str, VerdictName]
     registered: bool = True
+    by_cell: dict[str, dict[str, VerdictName]] = {}
 
 
 class Study(Part):

@@ -25,9 +25,15 @@ class Round:
     emitted : int
         Tokens that entered the output (after EOS, stop and length were applied); 0 where the block was taken back whole.
     propose_ms, score_ms : float, ms, monotonic clock
-        The whole batch's time in the proposer and in the target's pass.
+        The whole batch's time in the proposer and in the target's pass, the decision included.
     draft_error : str or None
         Why this round's draft was dropped or nothing was drafted, when the proposer failed or its tokens broke the block.
+    sample_ms : float or None, ms
+        The part of ``score_ms`` that was the decision: laws, accept rule, reading what it gave. None where it was not timed.
+    prefill_ms : float, ms
+        The whole batch's time in reading the prompts of requests that joined just before this round.
+    num_rows : int
+        Requests in the round; each has a record of it, so that a sum over records counts a round so often.
     """
 
     num_proposed: int
@@ -37,6 +43,9 @@ class Round:
     propose_ms: float
     score_ms: float
     draft_error: str | None = None
+    sample_ms: float | None = None
+    prefill_ms: float = 0.0
+    num_rows: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from draftproof.decoding.stopping import StopRule
-from draftproof.measure.compare import distribution, inter_chunk_gaps, inter_token_gaps, summarise_acceptance
+from draftproof.measure.compare import distribution, summarise_acceptance
+from draftproof.measure.times import inter_chunk_gaps, inter_token_gaps
 from draftproof.records import Round, summarise_rounds
 
 

@@ -21,6 +21,7 @@ from draftproof.evidence import (
     SampledResult,
     Throughput,
 )
+from draftproof.gate.cost import OperatingCost
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import Policy
 
@@ -118,6 +119,8 @@ def make_effect(**changes: Any) -> Effect:
         "n": 20,
         "speedup": between(1.4, 1.6),
         "latency_ratio_p95": 0.7,
+        "latency_ratio_p95_interval": between(0.6, 0.8),
+        "icl_ratio": between(0.8, 0.9),
         "itl_ratio": between(0.6, 0.7),
         "aa": between(0.98, 1.02),
         "method": "paired",
@@ -154,7 +157,15 @@ def equivalence(**changes: Any) -> dict[str, Any]:
     return {"equivalence": make_equivalence(**changes)}
 
 
-EVERY = Policy(max_p95_latency_ratio=1.0, max_peak_memory_bytes=1000 * MIB, min_accepted_per_round=1.0)
+COST = OperatingCost(gpu_hours_per_month=300, gpu_hour_worth=2.0, build_per_month=100, monitor_per_month=50, unit="EUR")
+EVERY = Policy(
+    max_p95_latency_ratio=1.0,
+    max_icl_ratio=1.0,
+    max_peak_memory_bytes=1000 * MIB,
+    min_accepted_per_round=1.0,
+    cost=COST,
+)
+CHEAP = Policy(cost=OperatingCost(gpu_hours_per_month=300, gpu_hour_worth=2.0))
 BITWISE = Policy(min_claim="bitwise")
 TIES = Policy(min_claim="up_to_ties")
 NOT_SAMPLED = Policy(require_sampled=False)
@@ -199,9 +210,10 @@ CASES: list[tuple[str, Policy, dict[str, Any], str, str]] = [
     ("noise", EVERY, effect(aa=between(0.9, 1.3)), "INCONCLUSIVE", "too noisy"),
     ("noise", EVERY, effect(aa=between(0.7, 1.0)), "INCONCLUSIVE", "too noisy"),
     ("noise", EVERY, effect(aa=UNKNOWN), "INCONCLUSIVE", "noise is unknown"),
-    ("speed-up", EVERY, effect(speedup=between(1.05, 1.2)), "ADOPT", "speed-up"),
+    ("speed-up", Policy(), effect(speedup=between(1.05, 1.2)), "ADOPT", "speed-up"),
     ("speed-up", EVERY, effect(speedup=between(0.8, 0.9)), "KEEP_TARGET_ONLY", "0.850x"),
-    ("speed-up", EVERY, effect(speedup=between(0.9, 1.1)), "KEEP_TARGET_ONLY", "below 1.050x"),
+    ("speed-up", EVERY, effect(speedup=between(0.9, 1.04)), "KEEP_TARGET_ONLY", "below 1.050x"),
+    ("speed-up", EVERY, effect(speedup=between(0.9, 1.1)), "INCONCLUSIVE", "too few prompts"),
     ("speed-up", EVERY, effect(speedup=between(1.0, 1.3)), "INCONCLUSIVE", "too few prompts"),
     ("speed-up", EVERY, effect(speedup=UNKNOWN, n=2), "INCONCLUSIVE", "2 prompts"),
     ("speed-up", EVERY, effect(speedup=Interval(estimate=1.5, low=None, high=None)), "INCONCLUSIVE", "estimated"),
@@ -209,13 +221,30 @@ CASES: list[tuple[str, Policy, dict[str, Any], str, str]] = [
     ("time per token", EVERY, effect(itl_ratio=between(0.9, 1.0)), "ADOPT", "speed-up"),
     ("time per token", EVERY, effect(itl_ratio=between(1.1, 1.2)), "KEEP_TARGET_ONLY", "1.150x"),
     ("time per token", EVERY, effect(itl_ratio=between(0.9, 1.2)), "INCONCLUSIVE", "both sides"),
-    ("time per token", EVERY, effect(itl_ratio=UNKNOWN), "INCONCLUSIVE", "could not be estimated"),
-    ("p95 latency", EVERY, effect(latency_ratio_p95=1.2), "KEEP_TARGET_ONLY", "p95 latency is 1.200x"),
-    ("p95 latency", EVERY, effect(latency_ratio_p95=None), "INCONCLUSIVE", "p95 latency has no ratio"),
+    ("time per token", EVERY, effect(itl_ratio=UNKNOWN), "INCONCLUSIVE", "time per token has no ratio"),
+    ("time between chunks", EVERY, effect(icl_ratio=between(1.1, 1.3)), "KEEP_TARGET_ONLY", "between chunks is 1.200x"),
+    ("time between chunks", EVERY, effect(icl_ratio=between(0.9, 1.2)), "INCONCLUSIVE", "both sides"),
+    ("time between chunks", EVERY, effect(icl_ratio=None), "INCONCLUSIVE", "no ratio"),
+    (
+        "p95 latency",
+        EVERY,
+        effect(latency_ratio_p95_interval=between(1.1, 1.3)),
+        "KEEP_TARGET_ONLY",
+        "p95 latency is 1.200x",
+    ),
+    ("p95 latency", EVERY, effect(latency_ratio_p95_interval=between(0.9, 1.3)), "INCONCLUSIVE", "both sides"),
+    ("p95 latency", EVERY, effect(latency_ratio_p95_interval=UNKNOWN), "INCONCLUSIVE", "p95 latency has no ratio"),
     ("memory", EVERY, {"comparison": make_comparison(memory_ratio=1.6)}, "KEEP_TARGET_ONLY", "1.600x"),
     ("memory", EVERY, {"comparison": make_comparison(memory_ratio=None)}, "INCONCLUSIVE", "no ratio"),
     ("accepted per round", EVERY, {"arms": make_arms(make_arm(accepted=0.5))}, "KEEP_TARGET_ONLY", "0.50 tokens"),
     ("accepted per round", EVERY, {"arms": make_arms(make_arm(accepted=None))}, "INCONCLUSIVE", "unknown"),
+    # 300 hours worth 2 EUR each, of which 1 - 1 / speed-up are saved, against 150 EUR
+    ("operating cost", EVERY, effect(speedup=between(4 / 3, 2.0, 1.5)), "ADOPT", "speed-up"),
+    ("operating cost", EVERY, effect(speedup=between(1.1, 1.2)), "KEEP_TARGET_ONLY", "it does not pay"),
+    ("operating cost", EVERY, effect(speedup=between(1.2, 2.0, 1.5)), "INCONCLUSIVE", "200.00 EUR a month"),
+    ("operating cost", EVERY, effect(speedup=UNKNOWN), "INCONCLUSIVE", "What speculation saves is unknown"),
+    ("operating cost", EVERY, {"comparison": make_comparison(load="open")}, "INCONCLUSIVE", "closed loop"),
+    ("operating cost", CHEAP, effect(speedup=between(1.06, 1.2)), "ADOPT", "speed-up"),
 ]
 
 
@@ -239,10 +268,22 @@ def test_the_rows_keep_their_order() -> None:
         "noise",
         "speed-up",
         "time per token",
+        "time between chunks",
         "p95 latency",
         "memory",
         "accepted per round",
+        "operating cost",
     ]
+
+
+def test_the_cost_row_shows_worth_interval_and_cost() -> None:
+    row = decided(EVERY, **effect(speedup=between(4 / 3, 2.0, 1.5))).matrix[-1]
+    assert (row.threshold, row.measured) == ("saves at least its 150.00 EUR a month", "200.00 EUR a month")
+    assert row.interval == "95% interval 150.00 to 300.00"
+
+
+def test_a_slow_down_costs_hours_instead_of_saving_them() -> None:
+    assert COST.saved(0.5) == -600.0 and COST.saved(1.0) == 0.0
 
 
 def test_a_threshold_that_is_not_asked_for_has_no_row() -> None:
@@ -267,7 +308,10 @@ def test_the_gravest_row_decides_and_only_its_like_give_reasons() -> None:
     assert len(rolled_back.reasons) == 1 and "3 of 20" in rolled_back.reasons[0]
     noisy = decided(comparison=slow_and_noisy)
     assert noisy.verdict == "INCONCLUSIVE"
-    assert len(noisy.reasons) == 1 and "too noisy" in noisy.reasons[0]
+    assert "too noisy" in noisy.reasons[0]
+    assert noisy.reasons[1:] == [
+        "Missed besides: The speed-up is 0.850x (95% interval 0.800 to 0.900, 20 prompts), below 1.050x."
+    ]
 
 
 def noisy_reason(noise: HostNoise | None) -> str:
@@ -333,6 +377,15 @@ def test_yes_for_code_and_no_for_chat() -> None:
         "one prompt": "INCONCLUSIVE",
     }
     assert decision.by_concurrency == {"1": "ADOPT", "8": "KEEP_TARGET_ONLY"}
+
+
+def test_yes_for_copying_at_one_and_no_for_prose_at_eight() -> None:
+    fast, slow, open_ = (make_effect(speedup=between(*ends)) for ends in ((1.8, 2.2), (0.5, 0.6), (0.9, 1.3)))
+    cells = {"copying": {"1": fast, "8": open_}, "prose": {"1": open_, "8": slow}}
+    assert decided(comparison=make_comparison(by_cell=cells)).by_cell == {
+        "copying": {"1": "ADOPT", "8": "INCONCLUSIVE"},
+        "prose": {"1": "INCONCLUSIVE", "8": "KEEP_TARGET_ONLY"},
+    }
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,30 @@ def test_an_unknown_key_is_refused_by_name_with_the_allowed_ones(tmp_path: Path,
     assert "min_accepted_per_round" in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["max_itl_ratio", "max_icl_ratio", "max_p95_latency_ratio", "max_memory_ratio"])
+def test_a_limit_can_be_switched_off(tmp_path: Path, name: str) -> None:
+    assert getattr(load_policy(written(tmp_path, f'{name} = "off"\n')), name) is None
+
+
+def test_what_is_neither_a_number_nor_off_is_told_both(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="'max_itl_ratio' = 'never': give a number, or \"off\""):
+        load_policy(written(tmp_path, 'max_itl_ratio = "never"\n'))
+
+
+@pytest.mark.parametrize("head", ["", "policy."])
+def test_operating_cost_is_a_table_of_its_own(tmp_path: Path, head: str) -> None:
+    text = f'[{head}cost]\ngpu_hours_per_month = 720\ngpu_hour_worth = 2.5\nstore_per_month = 30\nunit = "EUR"\n'
+    cost = load_policy(written(tmp_path, text)).cost
+    assert cost is not None and (cost.total, cost.unit) == (30.0, "EUR")
+    assert cost.saved(1.25) == pytest.approx(720 * 0.2 * 2.5)
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        'max_itl_ratio = "never"',
+        "cost = { gpu_hours_per_month = 720 }",
+        "cost = { gpu_hours_per_month = 720, gpu_hour_worth = 2.5, build_per_month = -1 }",
         "min_speedup = 0",
         "max_itl_ratio = -1.0",
         "max_peak_memory_bytes = 0",

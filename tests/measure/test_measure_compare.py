@@ -1,7 +1,8 @@
 import pytest
 
-from draftproof.measure.compare import compare_arms, inter_chunk_gaps, inter_token_gaps, summarise_acceptance
-from draftproof.measure.compare import time_per_output_token as tpot
+from draftproof.measure.compare import compare_arms, summarise_acceptance
+from draftproof.measure.times import inter_chunk_gaps, inter_token_gaps
+from draftproof.measure.times import time_per_output_token as tpot
 
 
 def line(block, latency, prompt="p", category="code"):

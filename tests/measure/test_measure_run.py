@@ -140,6 +140,11 @@ def test_a_record_holds_what_the_completion_held_as_json() -> None:
         assert record.pop("busy_seconds") > 0
         assert {"other_cpu_cores", "steal_share", "load_average"} <= record.pop("noise").keys()
         assert record == {
+            "group": PROMPTS.index(prompt) // 2,
+            "arrived_ms": None,
+            "idle_seconds": 0.0,
+            "peak_bytes": None,
+            "joules": None,
             "arm": "speculative" if block == "B" else "target_only",
             "block": block,
             "prompt_id": prompt.id,

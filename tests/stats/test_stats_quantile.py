@@ -74,3 +74,21 @@ def test_a_quantile_outside_its_interval_is_refused(quantile: float) -> None:
 def test_a_confidence_outside_its_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="0 < confidence < 1"):
         quantile_interval([1.0], 0.5, confidence=95.0)
+
+
+def test_a_hundred_requests_of_many_gaps_are_a_hundred_draws() -> None:
+    """Gaps of one request resemble one another: 4,000 of them from 100 requests give a p95 and no p99."""
+    gaps = np.arange(4000.0)
+    assert quantile_interval(gaps, 0.99).estimate is not None
+    assert quantile_interval(gaps, 0.99, num_draws=100) == Interval(estimate=None, low=None, high=None)
+    pooled, independent = (quantile_interval(gaps, 0.95, num_draws=count) for count in (100, None))
+    assert pooled.estimate == independent.estimate
+    assert pooled.low < independent.low < independent.high < pooled.high
+
+
+@pytest.mark.parametrize(("quantile", "num_draws"), [(0.5, 40), (0.95, 100)])
+def test_values_that_come_in_equal_groups_have_the_interval_of_the_groups(quantile: float, num_draws: int) -> None:
+    draws = np.random.default_rng(4).lognormal(size=num_draws)
+    grouped = quantile_interval(np.repeat(draws, 7), quantile, num_draws=num_draws)
+    alone = quantile_interval(draws, quantile)
+    assert (grouped.low, grouped.high) == (alone.low, alone.high)

@@ -437,15 +437,16 @@ def test_the_limits_say_what_a_small_scripted_study_may_not_claim(tmp_path: Path
     assert "The engine is a script" in evidence.limits[0] and "about nothing real" in evidence.limits[0]
     assert "Measured on 6 prompts of at most 12 tokens" in said
     assert "Measured at 1 request(s) at a time" in said
-    assert "p95 and p99 latency are not estimable from the 12 requests of the target-only arm." in said
-    assert "p95 and p99 latency are not estimable from the 6 requests of the speculative arm." in said
+    assert "p95 and p99 latency are not estimable from the 12 requests of the target-only arm (6 prompts)." in said
+    assert "p95 and p99 latency are not estimable from the 6 requests of the speculative arm (6 prompts)." in said
+    assert "Requests started together (closed loop)" in said
+    assert "Energy was not measured: the engine names no device of this machine." in said
     assert "1 fixed prompt(s) with 3 allowed tokens at temperature 1;" in said
     assert "does not report rounds" not in said and "was not checked." not in said
 
 
 def test_the_limits_of_many_requests_do_not_call_p95_unknown(tmp_path: Path) -> None:
-    tables = {"workload": {"max_tokens": 2}, "measure": {"repeats": 2}}
-    evidence, _ = study(tmp_path, count=40, **tables, **WITHOUT_SAMPLED)
+    evidence, _ = study(tmp_path, count=72, workload={"max_tokens": 2}, **WITHOUT_SAMPLED)
     assert evidence.arms is not None and evidence.arms.speculative is not None
     assert evidence.arms.speculative.latency.p95.estimate is not None
     assert not any("p95" in line for line in evidence.limits)
@@ -465,11 +466,13 @@ def test_the_limits_of_an_engine_without_rounds_say_so(tmp_path: Path) -> None:
 
 
 def test_the_limits_name_the_arm_whose_quantiles_are_not_estimable(tmp_path: Path) -> None:
-    evidence, _ = study(tmp_path, count=40, workload={"max_tokens": 2}, **WITHOUT_SAMPLED)
+    """Repeats, and the target-only arm's two runs, are more requests and not more draws."""
+    tables = {"workload": {"max_tokens": 2}, "measure": {"repeats": 4}}
+    evidence, _ = study(tmp_path, count=20, **tables, **WITHOUT_SAMPLED)
     told = [line for line in evidence.limits if "not estimable" in line]
     assert told == [
-        "p99 latency is not estimable from the 80 requests of the target-only arm.",
-        "p95 and p99 latency are not estimable from the 40 requests of the speculative arm.",
+        "p95 and p99 latency are not estimable from the 160 requests of the target-only arm (20 prompts).",
+        "p95 and p99 latency are not estimable from the 80 requests of the speculative arm (20 prompts).",
     ]
 
 

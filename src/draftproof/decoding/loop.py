@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from draftproof.decoding.batch import Row, report_logprobs
+from draftproof.decoding.lap import mark
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
 from draftproof.decoding.proposers.check import ask
 from draftproof.decoding.target import Target
@@ -122,6 +123,7 @@ class Decoder:
                 self.cancel(self._dropped.pop())
 
     def _round(self) -> list[Row]:
+        began, joining = self._clock() * 1e3, bool(self._queue and self._free)
         self._admit()
         rows = self.rows
         if not rows:
@@ -132,8 +134,10 @@ class Decoder:
         logits = self.target.score(
             {_slot(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
         )
+        since_pass = mark(self.target.device, self._clock)
         outcomes = self._decide(rows, drafts, proposal, logits)
-        scored = self.now_ms()
+        # what was decided is on the host, so the device has caught up
+        sample_ms, scored = since_pass(), self.now_ms()
         reports: list[tuple[Row, Tensor, Tensor]] = []
         for row, draft, outcome in zip(rows, drafts, outcomes, strict=True):
             emitted = self._commit(row, draft, outcome)
@@ -148,6 +152,9 @@ class Decoder:
                     propose_ms=proposed - start,
                     score_ms=scored - proposed,
                     draft_error=self._draft_errors.get(row.request_id),
+                    sample_ms=sample_ms,
+                    prefill_ms=start - began if joining else 0.0,
+                    num_rows=len(rows),
                 )
             )
             if not emitted:

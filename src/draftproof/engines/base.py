@@ -50,6 +50,8 @@ class Capabilities:
         What `control_arm` can make.
     score_top : bool
         Whether the engine has `HttpEngine.score_top`: log-probabilities of the likeliest tokens, by teacher forcing.
+    queues : bool
+        Whether requests may arrive while others run: the engine is a `Queueing` one.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Capabilities:
     score_passes: bool = False
     control_arms: tuple[ControlArm, ...] = ()
     score_top: bool = False
+    queues: bool = False
 
 
 class EngineProtocol(Protocol):
@@ -178,4 +181,35 @@ class EngineProtocol(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds."""
+        ...
+
+
+class Queueing(Protocol):
+    """What an engine has besides where requests may arrive while others run."""
+
+    @property
+    def num_unfinished(self) -> int:
+        """Submitted requests whose end `step` has not told yet."""
+        ...
+
+    def now_ms(self) -> float:
+        """See `EngineProtocol.now_ms`."""
+        ...
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True, arrived_ms: float | None = None
+    ) -> int:
+        """Queue a request and return its id; its times count from ``arrived_ms`` on the clock of `now_ms`."""
+        ...
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """Run one round and return (id, completion) of what ended."""
+        ...
+
+    def wait(self, ms: float) -> None:
+        """Let time pass while nothing runs."""
+        ...
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request."""
         ...

@@ -1,5 +1,6 @@
 """Requests in, completions out, around a `Decoder`. Knows neither where the target's logits come from nor who asks."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -171,9 +172,16 @@ class DecoderEngine:
         for logits in replay(self._decoder.target, self._decoder.take_back, prompt_token_ids, token_ids, passes):
             yield logits.float().cpu().numpy()
 
-    def submit(self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True) -> int:
+    def submit(
+        self, prompt: Prompt, params: SamplingParams, *, speculate: bool = True, arrived_ms: float | None = None
+    ) -> int:
         """
         Queue a request (``n`` must be 1); it joins at the next `step` in which a place is free.
+
+        Parameters
+        ----------
+        arrived_ms : float or None
+            When it arrived, on the clock of `now_ms`; its times count from there. None: now.
 
         Returns
         -------
@@ -188,9 +196,15 @@ class DecoderEngine:
         _require_one(params, "submit")
         ((prompt, params),) = pair_with_params([prompt], params, self.vocab_size)
         row = self._row(prompt, params, 0, speculate)
+        if arrived_ms is not None:
+            row.submitted_ms = arrived_ms
         self._decoder.submit(row)
         self._submitted[row.request_id] = row
         return row.request_id
+
+    def wait(self, ms: float) -> None:
+        """Let time pass while nothing runs."""
+        time.sleep(ms / 1e3)
 
     def step(self) -> list[tuple[int, Completion]]:
         """Run one round for everything that is queued or running; return (id, completion) of what ended."""

@@ -24,8 +24,12 @@ class Script:
         Extra weight of the token that followed the same token before; prompt lookup lives on it.
     plain_ms, block_ms, prefill_ms : float, ms
         Time of a target pass with nothing drafted, of a pass with drafted tokens, and of a prompt token.
+    position_ms : float, ms, 0 or more
+        Time that each position of a pass adds, over all its requests; drafting then costs more in a larger batch.
     noise : float, 0 or more
         Standard deviation of the logarithm of each time.
+    drift : float, 0 or more
+        Share by which every time grows in each minute of the clock, as on a machine that warms up.
     target_bytes, draft_bytes : int, 1 and 0 or more
         Memory that the fake says it holds for the target, and besides it for speculation.
     defect : {"none", "block", "not-finite"}
@@ -39,13 +43,16 @@ class Script:
     plain_ms: float = 40.0
     block_ms: float = 44.0
     prefill_ms: float = 0.8
+    position_ms: float = 0.0
     noise: float = 0.02
+    drift: float = 0.0
     target_bytes: int = 2**28
     draft_bytes: int = 0
     defect: Defect = "none"
 
     def __post_init__(self) -> None:
-        least = {"seed": 0, "spread": 0, "copying": 0, "noise": 0, "draft_bytes": 0, "target_bytes": 1}
+        least = {"seed": 0, "spread": 0, "copying": 0, "noise": 0, "drift": 0, "position_ms": 0, "draft_bytes": 0}
+        least["target_bytes"] = 1
         for name, value in least.items():
             if not value <= getattr(self, name) < math.inf:
                 raise InputError(f"script.{name} = {getattr(self, name)}: allowed {value} or more")

@@ -61,12 +61,14 @@ class Clock:
     """Seconds that pass only when told to."""
 
     def __init__(self, script: Script) -> None:
-        self._noise, self._generator = script.noise, np.random.default_rng(script.seed)
+        self._noise, self._drift = script.noise, script.drift
+        self._generator = np.random.default_rng(script.seed)
         self.seconds = 0.0
 
     def spend(self, ms: float) -> None:
         """Let about ``ms`` pass."""
-        self.seconds += ms / 1e3 * float(np.exp(self._noise * self._generator.standard_normal()))
+        slower = 1 + self._drift * self.seconds / 60
+        self.seconds += ms / 1e3 * slower * float(np.exp(self._noise * self._generator.standard_normal()))
 
     def __call__(self) -> float:
         """Return the time in seconds."""
@@ -110,7 +112,8 @@ class ScriptedTarget:
                 self._slots[slot].append(token_id)
                 logits[row, place] = self._table.logits(self._slots[slot])
             self._spoil(slot, logits[row], len(block))
-        self._clock.spend(self._script.block_ms if width > 1 else self._script.plain_ms)
+        pass_ms = self._script.block_ms if width > 1 else self._script.plain_ms
+        self._clock.spend(pass_ms + self._script.position_ms * len(blocks) * width)
         return torch.from_numpy(logits)
 
     def _spoil(self, slot: int, logits: Logits, count: int) -> None:
@@ -198,6 +201,11 @@ class ScriptedEngine(DecoderEngine):
             noise=noise,
             clock=clock,
         )
+        self._clock = clock
+
+    def wait(self, ms: float) -> None:
+        """Let virtual time pass."""
+        self._clock.seconds += ms / 1e3
 
     @property
     def capabilities(self) -> Capabilities:
@@ -219,6 +227,7 @@ class ScriptedEngine(DecoderEngine):
                 "runtime": {"synchronisation": "none: the clock is virtual"},
             },
             score_passes=True,
+            queues=True,
         )
 
     def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:

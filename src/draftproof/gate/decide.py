@@ -67,9 +67,11 @@ def decide(
         *shared,
         _speedup(effect, policy),
         *_itl(effect, policy),
+        *_icl(effect, policy),
         *_p95(effect, policy),
         *memory,
         *_accepted(arms, policy),
+        *_cost(comparison, policy),
     ]
     verdict = _verdict(rows, stopped)
 
@@ -83,6 +85,9 @@ def decide(
         matrix=[row.criterion for row in rows],
         by_category={} if comparison is None else grouped(comparison.by_category),
         by_concurrency={} if comparison is None else grouped(comparison.by_concurrency),
+        by_cell={}
+        if comparison is None
+        else {category: grouped(levels) for category, levels in comparison.by_cell.items()},
         registered=registered,
     )
 
@@ -112,7 +117,9 @@ def _reasons(rows: list[_Row], verdict: VerdictName, policy: Policy, stopped: st
         # what the stop left unmeasured needs no sentence of its own
         told = [row.reason for row in driving if row.criterion.measured != _ABSENT]
         return [f"The study stopped early: {stopped.rstrip('.')}.", *told]
-    return [row.reason for row in driving]
+    # a clear miss is worth knowing before the open question is settled at some cost
+    missed = [row for row in rows if verdict == "INCONCLUSIVE" and row.criterion.consequence == "KEEP_TARGET_ONLY"]
+    return [row.reason for row in driving] + [f"Missed besides: {row.reason}" for row in missed]
 
 
 def _row(
@@ -281,25 +288,40 @@ def _speedup(effect: Effect | None, policy: Policy) -> _Row:
     told = f"The speed-up is {measured} ({interval}, {effect.n} prompts)"
     if low >= policy.min_speedup:
         return _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at least {least}.", interval)
-    if high < policy.min_speedup or estimate < policy.min_speedup:
+    if high < policy.min_speedup:
         return _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, below {least}.", interval)
-    reason = f"{told}, and the interval reaches below {least}: too few prompts to tell."
+    reason = f"{told}, and the interval lies on both sides of {least}: too few prompts to tell."
     return _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
 
 
 def _itl(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
-    most = policy.max_itl_ratio
+    ratio = None if effect is None else effect.itl_ratio
+    yield from _no_slower("time per token", "The time per token", ratio, policy.max_itl_ratio, policy)
+
+
+def _icl(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
+    ratio = None if effect is None else effect.icl_ratio
+    yield from _no_slower("time between chunks", "The time between chunks", ratio, policy.max_icl_ratio, policy)
+
+
+def _p95(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
+    ratio = None if effect is None else effect.latency_ratio_p95_interval
+    yield from _no_slower("p95 latency", "The p95 latency", ratio, policy.max_p95_latency_ratio, policy)
+
+
+def _no_slower(name: str, subject: str, ratio: Interval | None, most: float | None, policy: Policy) -> Iterable[_Row]:
+    """Hold a ratio to target-only against its limit, by both ends of its interval."""
     if most is None:
         return
-    name, threshold = "time per token", f"at most {_times(most)} target-only"
-    found = None if effect is None else _known(effect.itl_ratio)
+    threshold = f"at most {_times(most)} target-only"
+    found = None if ratio is None else _known(ratio)
     if found is None:
-        reason = f"The ratio of times per token could not be estimated; at most {_times(most)} is asked for."
+        reason = f"{subject} has no ratio to target-only with an interval; at most {_times(most)} is asked for."
         yield _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
         return
     estimate, low, high = found
     measured, interval = _times(estimate), _span(low, high, policy)
-    told = f"A token takes {measured} the target-only time ({interval})"
+    told = f"{subject} is {measured} that of target-only ({interval})"
     if high <= most:
         yield _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at most {_times(most)}.", interval)
     elif low > most:
@@ -307,12 +329,6 @@ def _itl(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
     else:
         reason = f"{told}, and the interval lies on both sides of {_times(most)}: too few prompts to tell."
         yield _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
-
-
-def _p95(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
-    if policy.max_p95_latency_ratio is not None:
-        ratio = None if effect is None else effect.latency_ratio_p95
-        yield _at_most("p95 latency", "The p95 latency", ratio, policy.max_p95_latency_ratio)
 
 
 def _memory_ratio(comparison: Comparison | None, policy: Policy) -> Iterable[_Row]:
@@ -349,6 +365,32 @@ def _accepted(arms: Arms | None, policy: Policy) -> Iterable[_Row]:
         yield _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, below {least:.2f}.")
     else:
         yield _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at least {least:.2f}.")
+
+
+def _cost(comparison: Comparison | None, policy: Policy) -> Iterable[_Row]:
+    cost = policy.cost
+    if cost is None:
+        return
+    name, threshold = "operating cost", f"saves at least its {cost.total:,.2f} {cost.unit} a month"
+    found = None if comparison is None else _known(comparison.overall.speedup)
+    if comparison is None or found is None or comparison.load == "open":
+        why = "the speed-up could not be estimated"
+        if comparison is not None and comparison.load == "open":
+            why = "under open-loop arrival latency is mostly waiting, which is no GPU time; measure it in a closed loop"
+        reason = f"What speculation saves is unknown: {why}."
+        yield _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
+        return
+    saved, low, high = map(cost.saved, found)
+    measured = f"{saved:,.2f} {cost.unit} a month"
+    interval = f"{policy.confidence * 100:g}% interval {low:,.2f} to {high:,.2f}"
+    told = f"Speculation saves {measured} ({interval}) and costs {cost.total:,.2f}"
+    if low >= cost.total:
+        yield _row(name, threshold, measured, "pass", "ADOPT", f"{told}: it pays.", interval)
+    elif high < cost.total:
+        yield _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}: it does not pay.", interval)
+    else:
+        reason = f"{told}: too few prompts to tell whether it pays."
+        yield _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
 
 
 def _known(interval: Interval) -> tuple[float, float, float] | None:

@@ -2,19 +2,31 @@
 
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from draftproof.errors import PlanError
+from draftproof.gate.cost import OperatingCost
 from draftproof.request import describe
+
+OFF = "off"  # TOML has no null
+
+
+def _unless_off(value: object) -> object:
+    if isinstance(value, str) and value != OFF:
+        raise ValueError(f'give a number, or "{OFF}"')
+    return None if value == OFF else value
+
+
+Limit = Annotated[float | None, BeforeValidator(_unless_off)]
 
 
 class Policy(BaseModel):
     """
     What speculative decoding must reach to be adopted.
 
-    A threshold of None is not asked for, and the report says so.
+    A threshold of None ("off" in TOML) is not asked for, and has no row in the matrix.
     """
 
     model_config = ConfigDict(
@@ -23,15 +35,18 @@ class Policy(BaseModel):
 
     min_speedup: float = Field(default=1.05, gt=0)
     """The lower end of the speed-up's interval must reach it."""
-    max_itl_ratio: float | None = Field(default=1.0, gt=0)
-    """Speculative over target-only time per token; the upper end of the interval must not be above it."""
-    max_p95_latency_ratio: float | None = Field(default=None, gt=0)
-    """Speculative over target-only p95 latency; needs 72 requests per arm."""
-    max_memory_ratio: float | None = Field(default=1.5, gt=0)
+    max_itl_ratio: Limit = Field(default=1.0, gt=0)
+    """Speculative over target-only time per token (a request's mean ITL, which is its TPOT); the upper end of the interval
+    must not be above it."""
+    max_icl_ratio: Limit = Field(default=None, gt=0)
+    """The same for a request's mean gap between chunks; chunks of several tokens come less often."""
+    max_p95_latency_ratio: Limit = Field(default=None, gt=0)
+    """The same for p95 latency; needs 72 prompts."""
+    max_memory_ratio: Limit = Field(default=1.5, gt=0)
     """Bytes of weights and caches, speculative over target-only."""
     max_peak_memory_bytes: int | None = Field(default=None, gt=0)
     """The deployment's boundary; above it the verdict is ROLL_BACK."""
-    min_accepted_per_round: float | None = Field(default=None, ge=0)
+    min_accepted_per_round: Limit = Field(default=None, ge=0)
     """Accepted draft tokens per round in which something was proposed."""
     min_claim: Literal["bitwise", "bitwise_same_batch", "up_to_ties"] = "bitwise_same_batch"
     """The weakest claim about greedy output that is good enough."""
@@ -41,6 +56,8 @@ class Policy(BaseModel):
     """The target-only arm against itself may differ by this factor at most; a noisier run is INCONCLUSIVE."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Of every interval, two-sided."""
+    cost: OperatingCost | None = None
+    """What speculation costs to operate, and what it must therefore save; see below."""
 
 
 def load_policy(path: Path) -> Policy:

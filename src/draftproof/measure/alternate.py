@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftproof.engines.base import EngineProtocol
+from draftproof.measure.arrival import Arrival
+from draftproof.measure.gauge import Gauge
 from draftproof.measure.run import BLOCKS, Advance, Save, as_chat, record
 from draftproof.request import SamplingParams
 from draftproof.workload.prompts import WorkloadPrompt
@@ -19,12 +21,15 @@ def alternate(
     skip: set[tuple[str, int, int]],
     save: Save,
     advance: Advance,
+    arrival: Arrival | None = None,
+    gauge: Gauge | None = None,
 ) -> None:
     """
     Run all prompts target-only, then speculative, then target-only again, in groups of ``concurrency``.
 
     A slow drift of the machine reaches the arms differently, unlike where they take turns prompt by prompt; the two
-    target-only blocks, one on each side, show it as noise. The other parameters are those of `measure.run.interleave`.
+    target-only blocks, one on each side, show it as noise. The other parameters are those of `measure.run.interleave`; servers
+    take no arrival and their memory is not ours, so that the last two are not used.
     """
     if all((prompt.id, repeat, concurrency) in skip for prompt in prompts):
         advance(len(prompts))

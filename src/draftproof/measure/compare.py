@@ -2,85 +2,102 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from draftproof import evidence as ev
 from draftproof.measure.counted import counted_acceptance
+from draftproof.measure.goodput import goodput
 from draftproof.measure.noise import summarise_noise
+from draftproof.measure.time_split import time_split
+from draftproof.measure.times import (
+    inter_chunk_gaps,
+    inter_token_gaps,
+    time_per_chunk,
+    time_per_output_token,
+    time_to_first_token,
+)
 from draftproof.stats.interval import Interval
 from draftproof.stats.quantile import quantile_interval
+from draftproof.stats.quantile_ratio import quantile_ratio
 from draftproof.stats.ratio import cluster_means, paired_log_ratio
 
 Record = dict[str, Any]
 
 
-def inter_token_gaps(record: Record) -> list[float]:
-    """Return ms per token after the first chunk: a chunk of three tokens is three tokens, its gap split among them."""
-    gaps: list[float] = []
-    for (_, before), (count, at) in zip(record["chunks"], record["chunks"][1:], strict=False):
-        gaps.extend([(at - before) / count] * count)
-    return gaps
+def distribution(values: Sequence[float], num_prompts: int | None = None) -> ev.Distribution:
+    """
+    Summarise times in ms.
 
-
-def inter_chunk_gaps(record: Record) -> list[float]:
-    """Return ms between chunks."""
-    return [at - before for (_, before), (_, at) in zip(record["chunks"], record["chunks"][1:], strict=False)]
-
-
-def time_per_output_token(record: Record) -> float | None:
-    """Return (latency - TTFT) / (tokens - first chunk's tokens) in ms, or None when there was one chunk."""
-    chunks = record["chunks"]
-    later = sum(count for count, _ in chunks[1:])
-    return (chunks[-1][1] - chunks[0][1]) / later if later else None
-
-
-def distribution(values: Sequence[float]) -> ev.Distribution:
-    """Summarise times in ms."""
+    Parameters
+    ----------
+    num_prompts : int or None
+        Prompts that the values are of; a quantile needs as many of them as it needs draws. None: each value is a draw.
+    """
     return ev.Distribution(
         n=len(values),
+        prompts=num_prompts,
         mean=float(np.mean(values)) if values else None,
-        **{name: _interval(_quantile(values, q)) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
+        max=max(values, default=None),
+        **{
+            name: _interval(_quantile(values, q, num_prompts))
+            for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
+        },
     )
 
 
-def summarise_arm(records: Sequence[Record], seconds: float, memory: ev.Memory, num_draft_tokens: int | None) -> ev.Arm:
+def summarise_arm(
+    records: Sequence[Record],
+    memory: ev.Memory,
+    num_draft_tokens: int | None,
+    *,
+    limits: Mapping[str, float] | None = None,
+    energy: ev.Energy | None = None,
+) -> ev.Arm:
     """
     Summarise one arm.
 
     Parameters
     ----------
     records : sequence of request records
-    seconds : float
-        The arm's busy time: the sum of its batches' wall times.
     memory : Memory
     num_draft_tokens : int or None
         K, or None for the target-only arm.
+    limits : mapping or None
+        Of goodput; see `measure.goodput.meets`.
+    energy : Energy or None
     """
-    tokens = sum(len(record["token_ids"]) for record in records)
+    tokens, seconds = sum(len(record["token_ids"]) for record in records), sum(r["busy_seconds"] for r in records)
     rate = tokens / seconds if seconds > 0 else None
     rounds = [item for record in records for item in record["rounds"]]
+    prompts = len({record["prompt_id"] for record in records})
+
+    def of_each(times: Callable[[Record], Sequence[float]]) -> ev.Distribution:
+        return distribution([value for record in records for value in times(record)], prompts)
+
     return ev.Arm(
-        latency=distribution([record["latency_ms"] for record in records]),
-        ttft=distribution([record["chunks"][0][1] for record in records]),
-        itl=distribution([gap for record in records for gap in inter_token_gaps(record)]),
-        icl=distribution([gap for record in records for gap in inter_chunk_gaps(record)]),
-        tpot=distribution([value for value in map(time_per_output_token, records) if value is not None]),
+        latency=of_each(lambda record: [record["latency_ms"]]),
+        ttft=of_each(lambda record: [time_to_first_token(record)]),
+        itl=of_each(inter_token_gaps),
+        icl=of_each(inter_chunk_gaps),
+        tpot=of_each(lambda record: [] if (value := time_per_output_token(record)) is None else [value]),
         throughput=ev.Throughput(
-            tokens=tokens, seconds=seconds, tokens_per_second=rate, tokens_per_minute=rate * 60 if rate else None
+            tokens=tokens,
+            seconds=seconds,
+            tokens_per_second=rate,
+            tokens_per_minute=rate * 60 if rate else None,
+            requests=len(records),
+            requests_per_second=len(records) / seconds if seconds > 0 else None,
+            goodput=goodput(records, seconds, limits or {}),
         ),
         memory=memory,
         acceptance=summarise_acceptance(rounds, num_draft_tokens)
         if num_draft_tokens and rounds
         else counted_acceptance(records),
-        time_split_ms={
-            "propose": sum(item["propose_ms"] for item in rounds),
-            "score": sum(item["score_ms"] for item in rounds),
-        }
-        if rounds
-        else {},
+        time_split_ms=time_split(records),
+        energy=energy,
     )
 
 
@@ -106,6 +123,7 @@ def summarise_acceptance(rounds: Sequence[Record], num_draft_tokens: int) -> ev.
         bonuses=sum(item["next_token"] == "bonus" for item in rounds),
         rate=accepted / proposed if proposed else None,
         accepted_per_round=accepted / len(drafted) if drafted else None,
+        proposed_per_round=proposed / len(rounds) if rounds else None,
         emitted_per_round=sum(item["emitted"] for item in rounds) / len(rounds) if rounds else None,
         by_position=[hit / len(drafted) if drafted else None for hit in hits],
         by_position_conditional=[hit / count if count else None for hit, count in zip(hits, tried, strict=True)],
@@ -117,58 +135,98 @@ def compare_arms(records: Sequence[Record], confidence: float, memory_ratio: flo
     """
     Pair the arms on the same prompts: A (target-only), B (speculative), A again, run one after the other.
 
-    The speed-up is mean(A1, A2) over B per prompt; A1 over A2 is the noise.
+    The speed-up is mean(A1, A2) over B per prompt; A1 over A2 is the noise. The unit is the prompt, or under open-loop
+    arrival the block of arrivals, whose requests wait for one another.
     """
     cells: dict[tuple[str, int, int], dict[str, Record]] = {}
     for record in records:
         key = (record["prompt_id"], record["repeat"], record["concurrency"])
         cells.setdefault(key, {})[record["block"]] = record
     whole = [cell for cell in cells.values() if {"A1", "B", "A2"} <= cell.keys()]
-
-    def part(name: str, wanted: Callable[[Record], bool]) -> ev.Effect:
-        return _effect([cell for cell in whole if wanted(cell["B"])], confidence)
-
     categories = sorted({cell["B"]["category"] for cell in whole})
     levels = sorted({cell["B"]["concurrency"] for cell in whole})
-    total_a = sum((cell["A1"]["latency_ms"] + cell["A2"]["latency_ms"]) / 2 for cell in whole)
-    total_b = sum(cell["B"]["latency_ms"] for cell in whole)
+    overall = _effect(whole, confidence)
+
+    def part(category: str | None = None, level: int | None = None) -> ev.Effect | None:
+        chosen = [
+            cell
+            for cell in whole
+            if category in (None, cell["B"]["category"]) and level in (None, cell["B"]["concurrency"])
+        ]
+        return overall if len(chosen) == len(whole) else _effect(chosen, confidence) if chosen else None
+
+    def parts(names: Sequence[Any], of: Callable[[Any], ev.Effect | None]) -> dict[str, ev.Effect]:
+        return {str(name): effect for name in names if (effect := of(name)) is not None}
+
     return ev.Comparison(
-        overall=_effect(whole, confidence),
-        total_time_ratio=total_a / total_b if total_b else None,
+        overall=overall.model_copy(update={"latency_ratio_p95_interval": _p95_interval(whole, confidence)}),
+        total_time_ratio=overall.total_time_ratio,
         memory_ratio=memory_ratio,
-        by_category={name: part(name, lambda record, name=name: record["category"] == name) for name in categories},  # type: ignore[misc]
-        by_concurrency={
-            str(level): part(str(level), lambda record, level=level: record["concurrency"] == level)  # type: ignore[misc]
-            for level in levels
-        },
+        by_category=parts(categories, lambda name: part(category=name)),
+        by_concurrency=parts(levels, lambda level: part(level=level)),
+        by_cell={name: parts(levels, lambda level, name=name: part(name, level)) for name in categories},  # type: ignore[misc]
+        load="open" if _is_open(whole) else "closed",
         noise=summarise_noise(records, os.cpu_count() or 1),
     )
 
 
 def _effect(cells: Sequence[dict[str, Record]], confidence: float) -> ev.Effect:
-    ids = [cell["B"]["prompt_id"] for cell in cells]
-    speed = [
-        math.log((cell["A1"]["latency_ms"] + cell["A2"]["latency_ms"]) / 2 / cell["B"]["latency_ms"]) for cell in cells
-    ]
-    noise = [math.log(cell["A1"]["latency_ms"] / cell["A2"]["latency_ms"]) for cell in cells]
-    pace: list[tuple[str, float]] = []
-    for name, cell in zip(ids, cells, strict=True):
-        one, two, three = (time_per_output_token(cell[block]) for block in ("A1", "A2", "B"))
-        if one and two and three:
-            pace.append((name, math.log(three / ((one + two) / 2))))
-    before = [(c["A1"]["latency_ms"] + c["A2"]["latency_ms"]) / 2 for c in cells]
-    p95_before, p95_after = _quantile(before, 0.95), _quantile([c["B"]["latency_ms"] for c in cells], 0.95)
-    speedup = _ratio(speed, ids, confidence)
+    units = _units(cells)
+
+    def ratio(of: Callable[[dict[str, Record]], float | None]) -> tuple[ev.Interval, str]:
+        found = [(value, unit) for cell, unit in zip(cells, units, strict=True) if (value := of(cell)) is not None]
+        return _ratio([value for value, _ in found], [unit for _, unit in found], confidence)
+
+    def slower(time_of: Callable[[Record], float | None]) -> Callable[[dict[str, Record]], float | None]:
+        """Log of B over mean(A1, A2); None where one of them has no such time, or none passed."""
+
+        def of(cell: dict[str, Record]) -> float | None:
+            one, two, three = (time_of(cell[block]) for block in ("A1", "A2", "B"))
+            return math.log(three / ((one + two) / 2)) if one and two and three else None
+
+        return of
+
+    speedup, method = ratio(lambda cell: math.log(_before(cell) / cell["B"]["latency_ms"]))
+    p95_before = _quantile(
+        [cell[block]["latency_ms"] for cell in cells for block in ("A1", "A2")], 0.95, _prompts(cells)
+    )
+    p95_after = _quantile([cell["B"]["latency_ms"] for cell in cells], 0.95, _prompts(cells))
+    after = sum(cell["B"]["latency_ms"] for cell in cells)
     return ev.Effect(
-        n=len(set(ids)),
-        speedup=speedup[0],
+        n=_prompts(cells),
+        speedup=speedup,
         latency_ratio_p95=p95_after.estimate / p95_before.estimate
         if p95_after.estimate and p95_before.estimate
         else None,
-        itl_ratio=_ratio([value for _, value in pace], [name for name, _ in pace], confidence)[0],
-        aa=_ratio(noise, ids, confidence)[0],
-        method=speedup[1],
+        itl_ratio=ratio(slower(time_per_output_token))[0],
+        icl_ratio=ratio(slower(time_per_chunk))[0],
+        aa=ratio(lambda cell: math.log(cell["A1"]["latency_ms"] / cell["A2"]["latency_ms"]))[0],
+        total_time_ratio=sum(map(_before, cells)) / after if after else None,
+        method=method + (" over blocks of arrivals" if _is_open(cells) else ""),
     )
+
+
+def _before(cell: dict[str, Record]) -> float:
+    return float((cell["A1"]["latency_ms"] + cell["A2"]["latency_ms"]) / 2)
+
+
+def _is_open(cells: Sequence[dict[str, Record]]) -> bool:
+    return any(cell["B"].get("arrived_ms") is not None for cell in cells)
+
+
+def _units(cells: Sequence[dict[str, Record]]) -> list[str]:
+    """Return what each pair belongs to of the things that were drawn independently."""
+    return [str(cell["B"]["group"]) if _is_open([cell]) else cell["B"]["prompt_id"] for cell in cells]
+
+
+def _prompts(cells: Sequence[dict[str, Record]]) -> int:
+    return len({cell["B"]["prompt_id"] for cell in cells})
+
+
+def _p95_interval(cells: Sequence[dict[str, Record]], confidence: float) -> ev.Interval:
+    after = [[cell["B"]["latency_ms"]] for cell in cells]
+    before = [[cell["A1"]["latency_ms"], cell["A2"]["latency_ms"]] for cell in cells]
+    return _interval(quantile_ratio(after, before, _units(cells), 0.95, confidence, seed=0))
 
 
 def _ratio(values: Sequence[float], clusters: Sequence[str], confidence: float) -> tuple[ev.Interval, str]:
@@ -178,8 +236,8 @@ def _ratio(values: Sequence[float], clusters: Sequence[str], confidence: float) 
     return _interval(result.interval), result.method
 
 
-def _quantile(values: Sequence[float], quantile: float) -> Interval:
-    return quantile_interval(values, quantile) if values else Interval(None, None, None)
+def _quantile(values: Sequence[float], quantile: float, num_draws: int | None) -> Interval:
+    return quantile_interval(values, quantile, num_draws=num_draws) if values else Interval(None, None, None)
 
 
 def _interval(value: Interval) -> ev.Interval:

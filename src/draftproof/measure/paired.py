@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from draftproof import evidence as ev
-from draftproof.measure.compare import time_per_output_token
+from draftproof.measure.times import time_per_output_token
 from draftproof.stats.ratio import cluster_means, paired_log_ratio
 
 Record = Mapping[str, Any]

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
-from draftproof.engines.base import EngineProtocol
+from draftproof.engines.base import EngineProtocol, Queueing
+from draftproof.measure.arrival import Arrival, serve
+from draftproof.measure.gauge import Gauge, Reading
 from draftproof.measure.noise import between, read_host
 from draftproof.records import Completion
 from draftproof.request import Prompt, SamplingParams
@@ -30,9 +32,14 @@ def interleave(
     skip: set[tuple[str, int, int]],
     save: Save,
     advance: Advance,
+    arrival: Arrival | None = None,
+    gauge: Gauge | None = None,
 ) -> None:
     """
-    Run groups of ``concurrency`` prompts, each as A, B, A, and save one record per request.
+    Run groups of prompts, each as A, B, A, and save one record per request.
+
+    Closed loop: a group is ``concurrency`` prompts that start together. Open loop: it is a block of arrivals, of which
+    ``concurrency`` run at once and the others wait; each arm gets the same arrivals.
 
     Parameters
     ----------
@@ -42,20 +49,42 @@ def interleave(
         Gets each record once its whole group has run, so that a stored group is always complete.
     advance : callable
         Gets the number of prompts that were finished.
+    arrival : Arrival or None
+        None is closed loop. Open loop needs ``capabilities.queues``.
+    gauge : Gauge or None
+        Reads memory and energy of each block.
     """
-    for start in range(0, len(prompts), concurrency):
-        group = prompts[start : start + concurrency]
+    size = arrival.requests_per_block if arrival else concurrency
+    for number, start in enumerate(range(0, len(prompts), size)):
+        group = prompts[start : start + size]
         if not all((prompt.id, repeat, concurrency) in skip for prompt in group):
+            chats = [as_chat(prompt) for prompt in group]
+            at = arrival.times_ms(repeat, number, len(group)) if arrival else [0.0] * len(group)
             records: list[dict[str, Any]] = []
             for block, speculate in BLOCKS:
+                if gauge:
+                    gauge.start()
                 before = read_host()
-                began = engine.now_ms()
-                completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
+                began, idle_ms = engine.now_ms(), 0.0
+                if arrival:
+                    queueing = cast(Queueing, engine)
+                    completions, idle_ms = serve(queueing, chats, params, at, speculate=speculate, most=concurrency)
+                else:
+                    completions = engine.generate(chats, params, speculate=speculate)
                 seconds = (engine.now_ms() - began) / 1e3
                 noise = between(before, read_host())
+                reading = gauge.stop() if gauge else Reading()
                 records.extend(
-                    record(prompt, completion, block, repeat, concurrency, seconds / len(group)) | {"noise": noise}
-                    for prompt, completion in zip(group, completions, strict=True)
+                    {
+                        **record(prompt, completion, block, repeat, concurrency, seconds / len(group)),
+                        "group": number,
+                        "arrived_ms": at[index] if arrival else None,
+                        "idle_seconds": idle_ms / 1e3 / len(group),
+                        "peak_bytes": reading.peak_bytes,
+                        "joules": None if reading.joules is None else reading.joules / len(group),
+                        "noise": noise,
+                    }
+                    for index, (prompt, completion) in enumerate(zip(group, completions, strict=True))
                 )
             for item in records:
                 if (item["prompt_id"], repeat, concurrency) not in skip:

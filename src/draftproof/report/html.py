@@ -72,6 +72,7 @@ def _environment() -> Environment:
         span=words.span,
         ratio_span=words.ratio_span,
         plain=words.plain,
+        good=words.good,
     )
     return environment
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from draftproof.report.words import known
 
+MOST_SHOWN = 200  # so that a report of any study can be opened on a phone
 _ARMS = ("target_only", "speculative")
 
 
@@ -64,3 +65,19 @@ def pair_requests(requests: list[dict[str, Any]]) -> list[Pair]:
         )
         for (prompt_id, repeat, concurrency), arms in found.items()
     ]
+
+
+def most_telling(pairs: list[Pair]) -> list[Pair]:
+    """
+    The pairs that a reader looks for, in their order: those that differ or failed, then those that gained least.
+
+    At most ``MOST_SHOWN``; a pair that cannot be compared counts as one that failed.
+    """
+    if len(pairs) <= MOST_SHOWN:
+        return pairs
+
+    def telling(index: int) -> tuple[bool, float]:
+        times = pairs[index].latencies
+        return pairs[index].identical is True, float("-inf") if times is None else times[0] / times[1]
+
+    return [pairs[index] for index in sorted(sorted(range(len(pairs)), key=telling)[:MOST_SHOWN])]

@@ -23,6 +23,7 @@ SPECULATIVE_COLOUR = "#c2571a"
 _LINE_COLOUR = "#8a8a8a"
 _LONGEST_LABEL = 32
 _SCORE = "score of "
+MOST_POINTS = 400
 _PREAMBLE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>\s*", re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
@@ -32,6 +33,8 @@ def latency_plot(pairs: list[tuple[float, float]]) -> str | None:
     """
     Each prompt's two latencies against each other; below the diagonal speculation is faster.
 
+    Of more than ``MOST_POINTS`` as many are drawn, evenly over the ratio from the largest gain to the largest loss.
+
     Parameters
     ----------
     pairs : list of (float, float)
@@ -40,6 +43,9 @@ def latency_plot(pairs: list[tuple[float, float]]) -> str | None:
     drawn = [(target, speculative) for target, speculative in pairs if known(target) and known(speculative)]
     if not drawn:
         return None
+    if len(drawn) > MOST_POINTS:
+        drawn.sort(key=lambda pair: pair[1] / pair[0] if pair[0] else 0.0)
+        drawn = [drawn[at * (len(drawn) - 1) // (MOST_POINTS - 1)] for at in range(MOST_POINTS)]
     figure, axes = _canvas(4.4)
     axes.scatter([t for t, _ in drawn], [s for _, s in drawn], s=18, color=SPECULATIVE_COLOUR, alpha=0.75, zorder=3)
     most = max(max(pair) for pair in drawn) * 1.05 or 1.0

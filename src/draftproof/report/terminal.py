@@ -24,6 +24,8 @@ _RESULT_STYLES = {
     "FAIL": "red",
     "INCONCLUSIVE": "yellow",
 }
+# rows that few studies have
+_IF_KNOWN = {"goodput", "working memory", "energy per token"}
 
 
 def print_report(evidence: Evidence, console: Console) -> None:
@@ -42,6 +44,8 @@ def print_report(evidence: Evidence, console: Console) -> None:
     effects = evidence.comparison
     console.print(_groups("Category", decision.by_category, effects))
     console.print(_groups("Concurrency", decision.by_concurrency, effects))
+    if len(decision.by_concurrency) > 1:
+        console.print(_cells(decision, effects))
     _lines(console, "Equivalence", _equivalence(evidence.equivalence))
     limits = [(limit, "") for limit in evidence.limits]
     _lines(console, "What was not measured and may not be claimed", limits)
@@ -111,7 +115,9 @@ def _arms(arms: Arms | None) -> Table:
     target = arm_rows(arms.target_only, "does not apply")
     speculative = {} if arms.speculative is None else arm_rows(arms.speculative, words.NOT_MEASURED)
     for name, value in target.items():
-        table.add_row(name, value, speculative.get(name, words.NOT_MEASURED))
+        other = speculative.get(name, words.NOT_MEASURED)
+        if name not in _IF_KNOWN or {value, other} != {words.NOT_MEASURED}:
+            table.add_row(name, value, other)
     return table
 
 
@@ -128,9 +134,13 @@ def arm_rows(arm: Arm, absent: str) -> dict[str, str]:
         "tpot p50": words.span(arm.tpot.p50),
         "tokens/s": words.number(arm.throughput.tokens_per_second),
         "tokens/min": words.number(arm.throughput.tokens_per_minute),
+        "requests/s": words.number(arm.throughput.requests_per_second),
+        "goodput": words.good(arm.throughput.goodput),
         "weights": words.size(arm.memory.weights),
         "caches": words.size(arm.memory.caches),
+        "working memory": words.size(arm.memory.working),
         "peak memory": words.size(arm.memory.peak_rss),
+        "energy per token": words.amount(None if arm.energy is None else arm.energy.joules_per_token, "J"),
         "acceptance rate": absent if acceptance is None else words.percent(acceptance.rate),
         "accepted per round": absent if acceptance is None else words.number(acceptance.accepted_per_round),
         "tokens per round": absent if acceptance is None else words.number(acceptance.emitted_per_round),
@@ -148,6 +158,23 @@ def _groups(kind: str, verdicts: dict[str, VerdictName], comparison: Comparison 
         table.add_row(_text(name), speedup, _text(verdict, _VERDICT_STYLES[verdict]))
     if not verdicts:
         table.add_row(words.NOT_MEASURED)
+    return table
+
+
+def _cells(decision: Decision, comparison: Comparison | None) -> Table:
+    """Category by concurrency: verdict and speed-up of each."""
+    levels = list(decision.by_concurrency)
+    table = _table("By category and concurrency", ("category", *(f"{level} at a time" for level in levels)))
+    effects = {} if comparison is None else comparison.by_cell
+    for category, verdicts in decision.by_cell.items():
+        row = [_text(category)]
+        for level in levels:
+            verdict, effect = verdicts.get(level), effects.get(category, {}).get(level)
+            if verdict is None or effect is None:
+                row.append(Text(words.NOT_MEASURED))
+            else:
+                row.append(_text(verdict, _VERDICT_STYLES[verdict]).append(f"\n{words.ratio_span(effect.speedup)}", ""))
+        table.add_row(*row)
     return table
 
 

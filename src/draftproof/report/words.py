@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from draftproof.evidence import GreedyResult, Interval, Outcome, SampledPlanned, SmallestDeviation, VerdictName
+from draftproof.evidence import Goodput, GreedyResult, Interval, Outcome, SampledPlanned, SmallestDeviation, VerdictName
 
 NOT_MEASURED = "not measured"
 NOT_ESTIMABLE = "not estimable"
@@ -94,6 +94,19 @@ def percent(share: float | None) -> str:
 def size(count: int | None) -> str:
     """Bytes in MiB; None was not measured."""
     return NOT_MEASURED if count is None else f"{count / 2**20:,.1f} MiB"
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A number with its unit; None was not measured."""
+    return NOT_MEASURED if value is None else f"{number(value)} {unit}"
+
+
+def good(goodput: Goodput | None) -> str:
+    """Requests that met every limit, a second and as a share; None where no limit was given."""
+    if goodput is None:
+        return NOT_MEASURED
+    limits = ", ".join(f"{name.removesuffix('_ms')} {limit:g} ms" for name, limit in goodput.limits.items())
+    return f"{number(goodput.per_second)} ({percent(goodput.share)} within {limits})"
 
 
 def span(interval: Interval) -> str:

@@ -1,7 +1,7 @@
 """
 Quantiles with order-statistic intervals.
 
-Does not know what the values are. They must be independent draws: requests that share a batch are not.
+Does not know what the values are. They must be independent draws, or come in as many groups that are.
 """
 
 import math
@@ -55,7 +55,9 @@ def min_sample_size(quantile: float, confidence: float) -> int:
     return max(1, math.ceil(math.log(tail) / math.log(far_side)))
 
 
-def quantile_interval(values: ArrayLike, quantile: float, confidence: float = 0.95) -> Interval:
+def quantile_interval(
+    values: ArrayLike, quantile: float, confidence: float = 0.95, num_draws: int | None = None
+) -> Interval:
     """
     Return a quantile of the values and its order-statistic interval.
 
@@ -67,11 +69,13 @@ def quantile_interval(values: ArrayLike, quantile: float, confidence: float = 0.
         Must be in the interval ``0 < quantile < 1``.
     confidence : float
         Must be in the interval ``0 < confidence < 1``.
+    num_draws : int or None
+        How many independent draws the values come from, such as requests whose gaps are pooled; None: each is one.
 
     Returns
     -------
     Interval
-        In the unit of the values. Below ``min_sample_size(quantile, confidence)`` values all three are ``None``.
+        In the unit of the values. Below ``min_sample_size(quantile, confidence)`` draws all three are ``None``.
 
     Raises
     ------
@@ -83,6 +87,8 @@ def quantile_interval(values: ArrayLike, quantile: float, confidence: float = 0.
     The limits are two of the values, ``X_(r)`` and ``X_(s)``: with ``B ~ Binomial(n, quantile)``, ``r`` is the largest
     rank with ``P(B < r) <= a`` and ``s`` the smallest with ``P(B >= s) <= a``, ``a = (1 - confidence) / 2``.
     No distribution is assumed; coverage is at least ``confidence``, also with ties. Source: [1]_, section 3.2.
+    Fewer draws than values: the ranks are those of as many draws, stretched over the values. That is exact where the values
+    of a draw are equal and as many in each; the less they resemble one another, the wider than needed it is.
     The estimate interpolates linearly between order statistics. Cost: O(n log n).
     Held by: tests/stats/test_stats_quantile.py (coverage).
 
@@ -95,21 +101,22 @@ def quantile_interval(values: ArrayLike, quantile: float, confidence: float = 0.
         raise ValueError(f"values must have shape (n,), got {sample.shape}")
     if not np.isfinite(sample).all():
         raise ValueError("values must be finite, got NaN or infinity; leave out what was not measured")
-    num_values = sample.size
-    if num_values < min_sample_size(quantile, confidence):
+    draws = sample.size if num_draws is None else min(num_draws, sample.size)
+    if draws < min_sample_size(quantile, confidence):
         return Interval(estimate=None, low=None, high=None)
     tail = (1.0 - confidence) / 2.0
-    low_rank = int(binom.ppf(tail, num_values, quantile))
-    if binom.cdf(low_rank, num_values, quantile) <= tail:  # ppf stops at cdf >= tail: equality allows one rank more
+    low_rank = int(binom.ppf(tail, draws, quantile))
+    if binom.cdf(low_rank, draws, quantile) <= tail:  # ppf stops at cdf >= tail: equality allows one rank more
         low_rank += 1
-    high_rank = int(binom.isf(tail, num_values, quantile)) + 1
-    if low_rank < 1 or high_rank > num_values:  # rounding at the minimum size; an infinite side is not a number
+    high_rank = int(binom.isf(tail, draws, quantile)) + 1
+    if low_rank < 1 or high_rank > draws:  # rounding at the minimum size; an infinite side is not a number
         return Interval(estimate=None, low=None, high=None)
     ordered = np.sort(sample)
     return Interval(
         estimate=float(np.quantile(ordered, quantile)),
-        low=float(ordered[low_rank - 1]),
-        high=float(ordered[high_rank - 1]),
+        # the first value of the lower draw and the last one of the upper, where a draw is several values
+        low=float(ordered[(low_rank - 1) * sample.size // draws]),
+        high=float(ordered[-(-high_rank * sample.size // draws) - 1]),
     )
 
 

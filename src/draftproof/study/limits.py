@@ -14,16 +14,19 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
     said += [
         f"Measured on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens; other workloads may differ.",
         f"Measured at {', '.join(map(str, plan.workload.concurrency))} request(s) at a time; other loads may differ.",
-        "One machine, one process; energy, open-loop arrival and other devices were not measured.",
+        *_load(plan),
+        "One machine, one process; other devices were not measured.",
     ]
     if plan.engine.kind != "openai_http":
         said.append(
             "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm."
         )
+    if arms and arms.target_only.energy and arms.target_only.energy.joules is None:
+        said.append(f"Energy was not measured: {arms.target_only.energy.source}.")
     for name, arm in (("target-only", arms.target_only), ("speculative", arms.speculative)) if arms else ():
         missing = [key for key in ("p95", "p99") if arm and getattr(arm.latency, key).estimate is None]
         if arm and missing:
-            requests = f"{arm.latency.n} requests of the {name} arm"
+            requests = f"{arm.latency.n} requests of the {name} arm ({arm.latency.prompts} prompts)"
             said.append(
                 f"{' and '.join(missing)} latency {'are' if len(missing) > 1 else 'is'} not estimable from the {requests}."
             )
@@ -71,3 +74,17 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
         if not equivalence.sampled.strata:
             said.append("The engine does not report rounds: tokens were not told apart by their place in the round.")
     return said
+
+
+def _load(plan: Plan) -> list[str]:
+    arrival = plan.workload.arrival
+    if arrival is None:
+        together = "; those that ran together shared its noise, and intervals take them as apart"
+        return [
+            "Requests started together (closed loop); arrival by themselves (open loop) was not measured"
+            f"{together if max(plan.workload.concurrency) > 1 else ''}."
+        ]
+    return [
+        f"Requests arrived at {arrival.rate_per_s:g} a second on average (Poisson, seed {arrival.seed}), in blocks of "
+        f"{arrival.requests_per_block} that began with an idle engine: a load that lasts longer may wait longer."
+    ]

@@ -154,6 +154,28 @@ class SpeculationPlan(Table):
         return self
 
 
+class ArrivalPlan(Table):
+    """Open loop: requests arrive by a Poisson process. Without it `concurrency` requests start together (closed loop)."""
+
+    rate_per_s: float = Field(gt=0, le=1e6)
+    """Requests that arrive in a second, on average."""
+    seed: int = Field(default=0, ge=0)
+    """Of the gaps between them, which are the same for both arms."""
+    requests_per_block: int = Field(default=16, ge=2)
+    """Arrivals after which the other arm has its turn. A block begins with an idle engine, and intervals are over blocks."""
+
+
+class GoodputPlan(Table):
+    """Limits of a good request; those that are left out are not asked for."""
+
+    ttft_ms: float | None = Field(default=None, gt=0)
+    """Time to the first token, at most."""
+    tpot_ms: float | None = Field(default=None, gt=0)
+    """Time per later token, at most."""
+    latency_ms: float | None = Field(default=None, gt=0)
+    """Time to the last token, at most."""
+
+
 class WorkloadPlan(Table):
     """What is asked, in which order, and how many at once."""
 
@@ -164,7 +186,9 @@ class WorkloadPlan(Table):
     max_tokens: int = Field(default=48, ge=1)
     """Generated tokens per request at most."""
     concurrency: tuple[int, ...] = (1,)
-    """How many requests run at once; each number is measured."""
+    """How many requests run at once; each number is measured. Under `arrival`, how many may; the others wait."""
+    arrival: ArrivalPlan | None = None
+    """Open loop instead of closed; see below."""
     seed: int = Field(default=0, ge=0)
     """Of the choice that `limit` makes."""
 
@@ -203,6 +227,8 @@ class MeasurePlan(Table):
     """Requests before the first measured one, the arms in turn."""
     repeats: int = Field(default=1, ge=1)
     """How often the whole workload is run."""
+    goodput: GoodputPlan = GoodputPlan()
+    """Limits that a good request meets; see below."""
 
 
 class SampledPlan(Table):
@@ -299,6 +325,8 @@ class Plan(Table):
             raise ValueError("engine 'hf' looks up n-grams from 1 token on; set prompt_lookup_min = 1")
         if self.engine.kind == "hf" and max(self.workload.concurrency) > 1:
             raise ValueError("engine 'hf' runs one request at a time; set concurrency = [1]")
+        if self.engine.kind in ("hf", "openai_http") and self.workload.arrival is not None:
+            raise ValueError(f"engine '{self.engine.kind}' takes no request while others run; remove workload.arrival")
         if self.engine.kind in ("hf", "openai_http") and self.policy.min_claim != "up_to_ties":
             raise ValueError(
                 f'engine \'{self.engine.kind}\' can claim "up_to_ties" at most; set min_claim = "up_to_ties" under [policy]'

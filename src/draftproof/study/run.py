@@ -14,10 +14,12 @@ import torch
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.environment import peak_rss_bytes
 from draftproof.gate.decide import decide
 from draftproof.measure.alternate import alternate
-from draftproof.measure.compare import compare_arms, summarise_arm
+from draftproof.measure.arms import summarise_arms
+from draftproof.measure.arrival import Arrival
+from draftproof.measure.compare import compare_arms
+from draftproof.measure.gauge import Gauge
 from draftproof.measure.run import as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.study.append import append_record
@@ -66,6 +68,7 @@ def _run(
         progress.say(f"{out} holds no study yet; beginning one")
     if plan.engine.threads != "auto":
         torch.set_num_threads(plan.engine.threads)
+    gauge = Gauge()
     engine = open_engine(plan, progress)
     opened.callback(engine.close)
     encoded = encode_prompts(engine.encode, prompts)
@@ -100,7 +103,10 @@ def _run(
     run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
     stored = out / "requests.jsonl"
     records = read_records(stored)
-    with stored.open("ab", buffering=0) as file:
+    table = plan.workload.arrival
+    arrival = None if table is None else Arrival(**table.model_dump())
+    load = "" if arrival is None else f"{arrival.rate_per_s:g} a second, "
+    with stored.open("ab", buffering=0) as file, gauge.opened(capabilities.details.get("device")):
 
         def save(record: dict[str, Any]) -> None:
             append_record(file, record)
@@ -109,7 +115,7 @@ def _run(
         for repeat in range(plan.measure.repeats):
             for concurrency in plan.workload.concurrency:
                 done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records}
-                advance = progress.start(f"A/B/A, {concurrency} at a time, repeat {repeat + 1}", len(prompts))
+                advance = progress.start(f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}", len(prompts))
                 run_arms(
                     engine,
                     prompts,
@@ -119,6 +125,8 @@ def _run(
                     skip=done,
                     save=save,
                     advance=advance,
+                    arrival=arrival,
+                    gauge=gauge,
                 )
     _write_rounds(out / "rounds.jsonl", records)
     stopped = _smoke(records)
@@ -128,7 +136,8 @@ def _run(
 
     parts = engine.memory()
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
-    arms = _arms(usable, parts, plan.speculation.num_speculative_tokens)
+    goodput_limits = plan.measure.goodput.model_dump(exclude_none=True)
+    arms = summarise_arms(usable, parts, plan.speculation.num_speculative_tokens, gauge, goodput_limits)
     decision = decide(arms=arms, equivalence=equivalence, comparison=comparison, policy=plan.policy, stopped=stopped)
     evidence = ev.Evidence(
         draftproof_version=__version__,
@@ -163,28 +172,6 @@ def _memory_ratio(parts: dict[str, int | None]) -> float | None:
         return None
     target = parts["target_weights"] + (parts["target_cache"] or 0)
     return (target + (parts["draft_weights"] or 0) + (parts["draft_cache"] or 0)) / target
-
-
-def _arms(records: list[dict[str, Any]], parts: dict[str, int | None], num_draft_tokens: int) -> ev.Arms:
-    def arm(name: str, memory: ev.Memory, count: int | None) -> ev.Arm:
-        mine = [record for record in records if record["arm"] == name]
-        return summarise_arm(mine, sum(record["busy_seconds"] for record in mine), memory, count)
-
-    # an engine that knows nothing of its memory runs elsewhere, and ours is not its
-    peak = peak_rss_bytes() if any(part is not None for part in parts.values()) else None
-    alone = ev.Memory(weights=parts["target_weights"], caches=parts["target_cache"], peak_rss=peak)
-    both = ev.Memory(
-        weights=_total(parts["target_weights"], parts["draft_weights"]),
-        caches=_total(parts["target_cache"], parts["draft_cache"]),
-        peak_rss=peak,
-    )
-    return ev.Arms(target_only=arm("target_only", alone, None), speculative=arm("speculative", both, num_draft_tokens))
-
-
-def _total(*parts: int | None) -> int | None:
-    """Return the sum of the parts that are known, or None where none is."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
 
 
 def _write_rounds(path: Path, records: list[dict[str, Any]]) -> None:
