@@ -114,11 +114,7 @@ def compare_arms(records: Sequence[Record], confidence: float, memory_ratio: flo
 
     The speed-up is mean(A1, A2) over B per prompt; A1 over A2 is the noise.
     """
-    cells: dict[tuple[str, int, int], dict[str, Record]] = {}
-    for record in records:
-        key = (record["prompt_id"], record["repeat"], record["concurrency"])
-        cells.setdefault(key, {})[record["block"]] = record
-    whole = [cell for cell in cells.values() if {"A1", "B", "A2"} <= cell.keys()]
+    whole = cells_of(records)
 
     def part(name: str, wanted: Callable[[Record], bool]) -> ev.Effect:
         return _effect([cell for cell in whole if wanted(cell["B"])], confidence)
@@ -137,6 +133,15 @@ def compare_arms(records: Sequence[Record], confidence: float, memory_ratio: flo
             for level in levels
         },
     )
+
+
+def cells_of(records: Sequence[Record]) -> list[dict[str, Record]]:
+    """Return the records of a prompt, repeat and concurrency by block, where all three blocks are there."""
+    cells: dict[tuple[str, int, int], dict[str, Record]] = {}
+    for record in records:
+        key = (record["prompt_id"], record["repeat"], record["concurrency"])
+        cells.setdefault(key, {})[record["block"]] = record
+    return [cell for cell in cells.values() if {"A1", "B", "A2"} <= cell.keys()]
 
 
 def _effect(cells: Sequence[dict[str, Record]], confidence: float) -> ev.Effect:

@@ -19,6 +19,7 @@ from draftproof.environment import describe_environment, peak_rss_bytes
 from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
+from draftproof.measure.predict import with_prediction
 from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.study.limits import limits
@@ -143,6 +144,7 @@ def _run(
 
     parts = engine.memory()
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
+    comparison = with_prediction(comparison, usable, plan.speculation.num_speculative_tokens, plan.policy.confidence)
     arms = _arms(usable, parts, plan.speculation.num_speculative_tokens)
     decision = decide(arms=arms, equivalence=equivalence, comparison=comparison, policy=plan.policy, stopped=stopped)
     evidence = ev.Evidence(
