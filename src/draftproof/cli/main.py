@@ -16,6 +16,8 @@ from rich.console import Console
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.check import check
+from draftproof.cli.predict import predict
+from draftproof.cli.sweep import sweep
 from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import load_policy
@@ -124,6 +126,8 @@ def report(
 
 
 app.command()(check)
+app.command()(predict)
+app.command()(sweep)
 
 
 def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:

@@ -92,6 +92,9 @@ def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | No
     if greedy is not None and greedy.triage is not None:
         what = "Gap between the arms' tokens under the plain model, at each prompt's first difference"
         drawn.append((what, plots.gap_plot(greedy.triage)))
+    for level, found in (comparison.prediction if comparison else {}).items():
+        what = f"Speed-up predicted by the cost model and measured, against k, {level} at a time"
+        drawn.append((what, plots.prediction_plot(found, level)))
     # matplotlib escapes every label it writes
     return [(caption, None if svg is None else Markup(words.clean(svg))) for caption, svg in drawn]
 

@@ -42,6 +42,8 @@ def print_report(evidence: Evidence, console: Console) -> None:
     effects = evidence.comparison
     console.print(_groups("Category", decision.by_category, effects))
     console.print(_groups("Concurrency", decision.by_concurrency, effects))
+    for level, found in (effects.prediction if effects else {}).items():
+        _lines(console, f"Cost model, {level} at a time", [(line, "") for line in words.prediction(found)])
     _lines(console, "Equivalence", _equivalence(evidence.equivalence))
     limits = [(limit, "") for limit in evidence.limits]
     _lines(console, "What was not measured and may not be claimed", limits)

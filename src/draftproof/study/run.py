@@ -4,9 +4,7 @@
 Everything measured is appended to ``requests.jsonl`` as it comes, so a run that was stopped can be read and resumed.
 """
 
-import errno
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,12 @@ import torch
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.environment import describe_environment, peak_rss_bytes
-from draftproof.errors import OutputError
 from draftproof.gate.decide import decide
 from draftproof.measure.compare import compare_arms, summarise_arm
 from draftproof.measure.predict import with_prediction
 from draftproof.measure.run import BLOCKS, as_chat, interleave
 from draftproof.request import SamplingParams
+from draftproof.study.append import append_record
 from draftproof.study.limits import limits
 from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
@@ -101,15 +99,7 @@ def _run(
     with stored.open("ab", buffering=0) as file:
 
         def save(record: dict[str, Any]) -> None:
-            line = (json.dumps(record) + "\n").encode()
-            try:
-                if file.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())
-            except OSError as error:
-                raise OutputError(
-                    f"cannot write {stored}: {error.strerror}; what was measured before is kept: make room, then --resume"
-                ) from None
+            append_record(file, record)
             records.append(record)
 
         for repeat in range(plan.measure.repeats):

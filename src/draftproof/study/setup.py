@@ -38,14 +38,14 @@ def open_engine(plan: Plan, progress: Progress) -> EngineProtocol:
     if table.kind == "scripted":
         return ScriptedEngine(
             table.script,
-            proposer=_proposer(plan),
+            proposer=make_proposer(plan),
             num_speculative_tokens=speculation.num_speculative_tokens,
             max_batch=max(plan.workload.concurrency),
             max_len=max_len,
         )
     return Engine.from_pretrained(
         table.target,
-        proposer=_proposer(plan),
+        proposer=make_proposer(plan),
         dtype=table.dtype,
         device=table.device,
         progress=progress.say,
@@ -86,7 +86,8 @@ def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
     )
 
 
-def _proposer(plan: Plan) -> Proposer:
+def make_proposer(plan: Plan) -> Proposer:
+    """Return the proposer that a plan names; models that it names are not loaded yet."""
     table = plan.speculation
     if table.proposer == "draft-model":
         return DraftModel(table.draft or "", table.confidence_threshold)
