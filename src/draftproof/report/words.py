@@ -149,10 +149,12 @@ def prediction(found: Prediction) -> list[str]:
     if factor < 1:
         said[-1] += f": most is lost to {largest}"
     costs = found.costs_ms
-    needed = "no acceptance" if found.break_even is None else f"acceptance {found.break_even:.2f}"
+    needed = "no acceptance breaks even"
+    if found.break_even is not None:
+        needed = f"break-even needs acceptance {found.break_even:.2f}"
     said.append(
         f"a round takes {number(costs.draft)} ms to draft, {number(costs.score)} to score and {number(costs.host)} outside, a plain "
-        f"step {number(costs.plain_step)}: break-even needs {needed}, and the draft has {number(found.acceptance)}"
+        f"step {number(costs.plain_step)}: {needed}, and the draft has {number(found.acceptance)}"
     )
     best = next((row for row in found.by_k if row.num_speculative_tokens == found.best), None)
     if best is None:

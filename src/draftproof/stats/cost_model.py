@@ -261,7 +261,9 @@ class _Model:
 
     def speculative(self, costs: dict[str, Array], rounds: Array, share: float) -> Array:
         """Times of the requests with rounds as given and passes of ``share * K`` drafted tokens, ms, shape (C, R)."""
-        score = costs["plain_score"] + (costs["score"] - costs["plain_score"]) * share
+        # a pass of more positions that took less than a plain step was lucky: then no line through the two is believed
+        slope = np.maximum(0.0, costs["score"] - costs["plain_score"])
+        score = costs["score"] + slope * (share - 1.0)
         each = (costs["idle_score"] + costs["host"], score + costs["host"])
         passes = np.outer(rounds[:, 0], each[0]) + np.outer(rounds[:, 1], each[1])
         return self.prefill[:, None] + passes + self._proposing(costs, rounds)
