@@ -264,7 +264,8 @@ class Prediction(Part):
 
     ``ideal`` times ``parts`` up to "prefill" is the prediction for the K that was measured, times all of them what was measured.
     ``acceptance`` and ``break_even`` are acceptances that are the same at every position: the one that gives as many accepted
-    tokens as a round had, and the one from which on a round pays (None: none up to 1).
+    tokens as a round had, and the one from which on a round pays (None: none up to 1). They, ``accepted_per_round`` and ``costs_ms``
+    are of rounds that drafted K, or where none did of all that drafted.
     """
 
     num_speculative_tokens: int

@@ -4,6 +4,7 @@
 It explores. The arm that it names was chosen because it looked best here, so it must pass a study of its own.
 """
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def run_sweep(plan: SweepPlan, out: Path, *, resume: bool, progress: Progress) -
     DraftproofError
         The plan, its prompts, its models or the folder cannot be used, or writing failed; what was stored stays.
     """
-    prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
+    prompts = list(load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed))
+    # a set often lies category by category, and the first look must be at a sample of all
+    random.Random(plan.workload.seed).shuffle(prompts)
     with alone(out):
         return _sweep(plan, prompts, out, resume, progress)
 
@@ -112,15 +115,15 @@ def open_arms(arms: Sequence[Arm], progress: Progress) -> list[EngineProtocol]:
     loaded: dict[str | None, EngineProtocol] = {}
     engines: list[EngineProtocol] = []
     for arm in arms:
-        draft, base = arm.plan.speculation.draft, next(iter(loaded.values()), None)
-        own = loaded.get(draft)
-        if isinstance(own, Engine | ScriptedEngine) and draft is not None:
+        drafts = arm.proposer if arm.plan.speculation.draft else None
+        own, base = loaded.get(drafts), next(iter(loaded.values()), None)
+        if drafts and isinstance(own, Engine | ScriptedEngine):
             engine: EngineProtocol = own.with_speculation(arm.num_speculative_tokens)
-        elif isinstance(base, Engine | ScriptedEngine) and draft is None:
+        elif not drafts and isinstance(base, Engine | ScriptedEngine):
             engine = base.with_speculation(arm.num_speculative_tokens, make_proposer(arm.plan))
         else:
             engine = open_engine(arm.plan, progress)
-        loaded.setdefault(draft, engine)
+        loaded.setdefault(drafts, engine)
         engines.append(engine)
     return engines
 
