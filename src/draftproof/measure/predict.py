@@ -38,12 +38,13 @@ def with_prediction(
     Returns
     -------
     Comparison
-        There is no prediction where the engine reports no rounds or none of them drafted.
+        There is no prediction where the engine reports no rounds, where none of them drafted, or where requests arrived by
+        themselves, since those wait for one another.
     """
     found = {}
     for name, effect in comparison.by_concurrency.items():
         cells = cells_of([record for record in records if str(record["concurrency"]) == name])
-        cells = [cell for cell in cells if all(record["rounds"] for record in cell.values())]
+        cells = [cell for cell in cells if all(map(_is_modelled, cell.values()))]
         if any(item["num_proposed"] for cell in cells for item in cell["B"]["rounds"]):
             found[name] = _prediction(cells, effect, num_speculative_tokens, confidence)
     return comparison.model_copy(update={"prediction": found})
@@ -88,6 +89,10 @@ def _prediction(cells: Sequence[dict[str, Record]], effect: ev.Effect, wanted: i
         acceptance=break_even(1.0 + accepted, wanted),
         break_even=break_even(costs.round(drafted) / costs.plain, wanted),
     )
+
+
+def _is_modelled(record: Record) -> bool:
+    return bool(record["rounds"]) and record.get("arrived_ms") is None
 
 
 def _mean(rounds: Sequence[Round], name: str) -> float:
