@@ -352,12 +352,60 @@ class HostNoise(Part):
     advice: list[str]
 
 
+class PredictedSpeedup(Part):
+    """What the cost model predicts for one k; ``ms_per_token`` is without prefill."""
+
+    num_speculative_tokens: int
+    tokens_per_round: float
+    ms_per_token: float
+    speedup: Interval
+    extrapolated: bool = Field(description="beyond the K that was measured")
+
+
+class RoundCosts(Part):
+    """Mean times in ms: a target-only step, a round that drafted nothing, and one that drafted, in its parts."""
+
+    plain_step: float
+    idle_round: float
+    drafting_round: float
+    draft: float
+    score: float
+    host: float
+
+
+class Prediction(Part):
+    """
+    The cost model beside what was measured, as docs/metrics.md defines it.
+
+    ``ideal`` times ``parts`` up to "prefill" is the prediction for the K that was measured, times all of them what was measured.
+    ``acceptance`` and ``break_even`` are acceptances that are the same at every position: the one that gives as many accepted
+    tokens as a round had, and the one from which on a round pays (None: none up to 1). They, ``accepted_per_round`` and ``costs_ms``
+    are of rounds that drafted K, or where none did of all that drafted.
+    """
+
+    num_speculative_tokens: int
+    predicted: Interval
+    measured: Interval
+    measured_over_predicted: float | None
+    by_k: list[PredictedSpeedup]
+    best: int | None = Field(description="the k that is fastest; None: target-only is")
+    ideal: float = Field(
+        description="the speed-up if a round cost a plain step: tokens per round far from a request's end"
+    )
+    parts: dict[str, float]
+    without_drafting: float = Field(description="the prediction if the proposer took no time")
+    costs_ms: RoundCosts
+    accepted_per_round: float
+    acceptance: float | None
+    break_even: float | None
+
+
 class Comparison(Part):
     """
     Paired effects, overall, per workload category, per concurrency, and per cell: category, then concurrency.
 
     ``load`` is "closed" where so many requests ran at once, "open" where they arrived by themselves: there latency is mostly
-    waiting once the engine is busy, and tells nothing of device time.
+    waiting once the engine is busy, and tells nothing of device time. ``prediction`` is the cost model's, per concurrency.
     """
 
     overall: Effect
@@ -368,6 +416,7 @@ class Comparison(Part):
     noise: HostNoise | None = None
     by_cell: dict[str, dict[str, Effect]] = {}
     load: Literal["closed", "open"] = "closed"
+    prediction: dict[str, Prediction] = Field(default={}, description="by concurrency; empty without rounds")
 
 
 class Criterion(Part):

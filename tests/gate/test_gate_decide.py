@@ -18,6 +18,8 @@ from draftproof.evidence import (
     HostNoise,
     Interval,
     Memory,
+    Prediction,
+    RoundCosts,
     SampledResult,
     Throughput,
 )
@@ -139,6 +141,33 @@ def make_comparison(overall: Effect | None = None, **changes: Any) -> Comparison
     return Comparison(**(values | changes))
 
 
+def make_prediction(**changes: Any) -> Prediction:
+    """A draft that would give 1.5x for nothing, and gives 0.85x for what it takes."""
+    costs = RoundCosts(plain_step=16.0, idle_round=16.0, drafting_round=48.0, draft=31.0, score=17.0, host=0.0)
+    values: dict[str, Any] = {
+        "num_speculative_tokens": 4,
+        "predicted": between(0.7, 1.0),
+        "measured": between(0.7, 1.0),
+        "measured_over_predicted": 1.0,
+        "by_k": [],
+        "best": None,
+        "ideal": 2.0,
+        "parts": {"draft time": 0.5, "not explained": 1.0},
+        "without_drafting": 1.5,
+        "costs_ms": costs,
+        "accepted_per_round": 2.1,
+        "acceptance": 0.72,
+        "break_even": 0.83,
+    }
+    return Prediction(**(values | changes))
+
+
+def slow(**changes: Any) -> dict[str, Any]:
+    """A speed-up that misses, and what the cost model says of it."""
+    overall = make_effect(speedup=between(0.7, 1.0))
+    return {"comparison": make_comparison(overall, prediction={"1": make_prediction(**changes)})}
+
+
 def decided(policy: Policy | None = None, **changes: Any) -> Decision:
     values: dict[str, Any] = {
         "arms": make_arms(make_arm()),
@@ -207,6 +236,11 @@ CASES: list[tuple[str, Policy, dict[str, Any], str, str]] = [
     ("peak memory", EVERY, {"arms": make_arms(make_arm(peak=1000 * MIB))}, "ADOPT", "speed-up"),
     ("peak memory", EVERY, {"arms": make_arms(make_arm(peak=None))}, "INCONCLUSIVE", "not measured"),
     ("peak memory", EVERY, {"arms": make_arms(None)}, "INCONCLUSIVE", "not measured"),
+    ("speed-up", EVERY, slow(), "KEEP_TARGET_ONLY", "drafting takes 31 of its 48 ms"),
+    ("speed-up", EVERY, slow(), "KEEP_TARGET_ONLY", "accepts 2.1 tokens"),
+    ("speed-up", EVERY, slow(), "KEEP_TARGET_ONLY", "break-even needs acceptance 0.83"),
+    ("speed-up", EVERY, slow(break_even=None), "KEEP_TARGET_ONLY", "at these costs no acceptance breaks even"),
+    ("speed-up", EVERY, slow(without_drafting=1.0), "KEEP_TARGET_ONLY", "below 1.050x."),
     ("noise", EVERY, effect(aa=between(0.9, 1.3)), "INCONCLUSIVE", "too noisy"),
     ("noise", EVERY, effect(aa=between(0.7, 1.0)), "INCONCLUSIVE", "too noisy"),
     ("noise", EVERY, effect(aa=UNKNOWN), "INCONCLUSIVE", "noise is unknown"),
@@ -427,3 +461,10 @@ def test_an_unregistered_policy_is_marked() -> None:
 def test_the_interval_is_labelled_with_the_policys_confidence() -> None:
     row = next(row for row in decided(Policy(confidence=0.9)).matrix if row.name == "speed-up")
     assert row.interval == "90% interval 1.400 to 1.600"
+
+
+def test_a_draft_that_would_be_too_slow_for_nothing_is_not_blamed() -> None:
+    (reason,) = decided(**slow(without_drafting=1.0)).reasons
+    assert "draft" not in reason
+    (reason,) = decided(**slow(predicted=UNKNOWN)).reasons
+    assert "draft" not in reason

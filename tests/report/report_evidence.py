@@ -19,6 +19,9 @@ from draftproof.evidence import (
     GreedyTriage,
     Interval,
     Memory,
+    PredictedSpeedup,
+    Prediction,
+    RoundCosts,
     SampledResult,
     Study,
     Throughput,
@@ -84,6 +87,35 @@ def make_arms() -> Arms:
     return Arms(target_only=make_arm(400.0, False), speculative=make_arm(250.0, True))
 
 
+def make_prediction(**changes: Any) -> Prediction:
+    rows = [
+        PredictedSpeedup(
+            num_speculative_tokens=k,
+            tokens_per_round=1 + k / 2,
+            ms_per_token=20.0 - k,
+            speedup=between(1 + k / 10, 1.2 + k / 10),
+            extrapolated=k > 3,
+        )
+        for k in range(1, 5)
+    ]
+    values: dict[str, Any] = {
+        "num_speculative_tokens": 3,
+        "predicted": between(1.3, 1.5),
+        "measured": between(1.4, 1.6),
+        "measured_over_predicted": 1.0714,
+        "by_k": rows,
+        "best": 4,
+        "ideal": 2.5,
+        "parts": {"draft time": 0.58, "wider passes": 0.966, "not explained": 1.0714},
+        "without_drafting": 2.4,
+        "costs_ms": RoundCosts(plain_step=41.0, idle_round=41.5, drafting_round=78.0, draft=33.0, score=44.5, host=0.5),
+        "accepted_per_round": 1.5,
+        "acceptance": 0.63,
+        "break_even": 0.52,
+    }
+    return Prediction(**(values | changes))
+
+
 def make_comparison(name: str) -> Comparison:
     return Comparison(
         overall=effect(1.4, 1.6),
@@ -91,6 +123,7 @@ def make_comparison(name: str) -> Comparison:
         memory_ratio=None,
         by_category={name: effect(1.1, 1.9), "chat": effect(0.8, 1.0).model_copy(update={"speedup": UNKNOWN})},
         by_concurrency={"1": effect(1.4, 1.6)},
+        prediction={"1": make_prediction()},
     )
 
 

@@ -13,6 +13,7 @@ from report_evidence import (
     make_acceptance,
     make_arms,
     make_comparison,
+    make_prediction,
     make_sampled,
 )
 
@@ -106,6 +107,17 @@ def test_gaps_of_differences() -> None:
     assert "tau = 0.25" in text and "to 0.125" in text and "above 0.5" in text
     nothing = greedy.triage.model_copy(update={"gap_histogram": [(0.0, 0), (None, 0)]})
     assert plots.gap_plot(nothing) is None
+
+
+def test_predicted_and_measured_speedup() -> None:
+    text = words_in(plots.prediction_plot(make_prediction(), "1"))
+    assert all(label in text for label in ("predicted", "extrapolated", "measured", "drafted tokens per round (k)"))
+    rows = make_prediction().by_k
+    short = make_prediction(by_k=rows[:3], measured=UNKNOWN)
+    text = words_in(plots.prediction_plot(short, "1"))
+    assert "predicted" in text and "extrapolated" not in text and "measured" not in text
+    blind = [row.model_copy(update={"speedup": UNKNOWN}) for row in rows]
+    assert plots.prediction_plot(make_prediction(by_k=blind), "1") is None
 
 
 def test_total_variation() -> None:

@@ -41,6 +41,8 @@ def test_values_appear() -> None:
         "upper bound 0.01670",
         "controls that misbehaved: a study",
         "no limit but a study",
+        "Cost model, 1 at a time",
+        "a round takes 33.00 ms to draft, 44.50 to score and 0.5000 outside, a plain step 41.00",
     ):
         assert value in text, value
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from report_evidence import UNKNOWN, between
+from report_evidence import UNKNOWN, between, make_prediction
 
 from draftproof.evidence import EXIT_CODES, Interval
 from draftproof.report import words
@@ -51,3 +51,15 @@ def test_every_verdict_has_a_meaning() -> None:
 def test_clean_keeps_text_and_drops_control_characters() -> None:
     assert words.clean("a\tb\n漢😀") == "a\tb\n漢😀"
     assert words.clean("\0\x1b\ud800\uffff") == "\ufffd" * 4
+
+
+def test_a_prediction_says_whether_it_holds_and_what_is_fastest() -> None:
+    found = make_prediction()
+    assert "they agree within 10 %" in words.prediction(found)[0]
+    assert "they differ by more than 10 %" in words.prediction(make_prediction(measured_over_predicted=0.85))[0]
+    assert "break-even needs acceptance 0.52" in words.prediction(found)[2]
+    hopeless = make_prediction(best=None, break_even=None, measured_over_predicted=None)
+    said = words.prediction(hopeless)
+    assert "agree" not in said[0] and "break-even needs no acceptance" not in said[2]
+    assert "no acceptance breaks even" in said[2] and said[-1] == "no k is predicted to be faster than target-only"
+    assert "most is lost" not in words.prediction(make_prediction(parts={"draft time": 1.0}))[1]

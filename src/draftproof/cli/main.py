@@ -18,6 +18,8 @@ from draftproof import evidence as ev
 from draftproof.cli.check import check
 from draftproof.cli.compare import compare
 from draftproof.cli.ladder import ladder_app
+from draftproof.cli.predict import predict
+from draftproof.cli.sweep import sweep
 from draftproof.cli.verify import verify
 from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
@@ -132,6 +134,8 @@ def report(
 app.command()(check)
 app.command()(verify)
 app.command()(compare)
+app.command()(predict)
+app.command()(sweep)
 app.add_typer(ladder_app, name="ladder")
 
 

@@ -226,6 +226,16 @@ class Engine(DecoderEngine):
         """See `EngineProtocol.sibling`; its pass shapes are measured anew."""
         return self._like(max_batch=max_batch, max_len=max_len, accept=accept)
 
+    def with_speculation(self, num_speculative_tokens: int, proposer: Proposer | None = None) -> "Engine":
+        """Return an engine on the same weights with another K, and with another proposer if one is given."""
+        require_sizes(num_speculative_tokens, self._target.num_slots, self.max_len)
+        return self._like(
+            proposer=proposer,
+            num_speculative_tokens=num_speculative_tokens,
+            max_batch=self._target.num_slots,
+            max_len=self.max_len,
+        )
+
     def with_own_draft(self, max_len: int) -> "Engine":
         """Return an engine whose draft model is its own target: greedy, every drafted token must be accepted."""
         return self._like(proposer=DraftModel(self._target.model), max_len=min(max_len, self.max_len))
@@ -241,6 +251,7 @@ class Engine(DecoderEngine):
         model: PreTrainedModel | None = None,
         *,
         proposer: Proposer | None = None,
+        num_speculative_tokens: int | None = None,
         max_batch: int = 1,
         max_len: int,
         accept: WrapRule | None = None,
@@ -249,7 +260,7 @@ class Engine(DecoderEngine):
             model or self._target.model,
             self.tokenizer,
             proposer=proposer or copy.deepcopy(self.proposer, {id(self._target): self._target}),
-            num_speculative_tokens=self.num_speculative_tokens,
+            num_speculative_tokens=num_speculative_tokens or self.num_speculative_tokens,
             max_batch=max_batch,
             max_len=max_len,
             numerics=self.numerics,

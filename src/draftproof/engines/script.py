@@ -24,8 +24,9 @@ class Script:
         Extra weight of the token that followed the same token before; prompt lookup lives on it.
     plain_ms, block_ms, prefill_ms : float, ms
         Time of a target pass with nothing drafted, of a pass with drafted tokens, and of a prompt token.
-    position_ms : float, ms, 0 or more
-        Time that each position of a pass adds, over all its requests; drafting then costs more in a larger batch.
+    position_ms, draft_ms : float, ms, 0 or more
+        What each drafted token of each request adds to a pass, so that drafting costs more in a larger batch; and what it
+        takes to propose it.
     noise : float, 0 or more
         Standard deviation of the logarithm of each time.
     drift : float, 0 or more
@@ -44,6 +45,7 @@ class Script:
     block_ms: float = 44.0
     prefill_ms: float = 0.8
     position_ms: float = 0.0
+    draft_ms: float = 0.0
     noise: float = 0.02
     drift: float = 0.0
     target_bytes: int = 2**28
@@ -51,8 +53,8 @@ class Script:
     defect: Defect = "none"
 
     def __post_init__(self) -> None:
-        least = {"seed": 0, "spread": 0, "copying": 0, "noise": 0, "drift": 0, "position_ms": 0, "draft_bytes": 0}
-        least["target_bytes"] = 1
+        least = {"seed": 0, "spread": 0, "copying": 0, "noise": 0, "drift": 0, "draft_bytes": 0, "target_bytes": 1}
+        least |= {"position_ms": 0, "draft_ms": 0}
         for name, value in least.items():
             if not value <= getattr(self, name) < math.inf:
                 raise InputError(f"script.{name} = {getattr(self, name)}: allowed {value} or more")

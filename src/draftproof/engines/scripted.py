@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from draftproof.decoding.proposers.base import Proposer
+from draftproof.decoding.batch import Row
+from draftproof.decoding.proposers.base import Proposal, Proposer
 from draftproof.engines.base import Capabilities, ControlArm, WrapRule
 from draftproof.engines.digest import digest_of
 from draftproof.engines.requests import DecoderEngine, require_sizes
@@ -112,8 +113,9 @@ class ScriptedTarget:
                 self._slots[slot].append(token_id)
                 logits[row, place] = self._table.logits(self._slots[slot])
             self._spoil(slot, logits[row], len(block))
-        pass_ms = self._script.block_ms if width > 1 else self._script.plain_ms
-        self._clock.spend(pass_ms + self._script.position_ms * len(blocks) * width)
+        drafted = width - 1
+        block_ms = self._script.block_ms + self._script.position_ms * drafted * len(blocks)
+        self._clock.spend(block_ms if drafted else self._script.plain_ms)
         return torch.from_numpy(logits)
 
     def _spoil(self, slot: int, logits: Logits, count: int) -> None:
@@ -133,6 +135,20 @@ class ScriptedTarget:
     def release(self, slot: int) -> None:
         """Empty the slot."""
         self._slots[slot], self._broken[slot] = [], False
+
+
+class Paced:
+    """A proposer that takes time on the virtual clock: so much for each token, the rows of a batch side by side."""
+
+    def __init__(self, proposer: Proposer, draft_ms: float, clock: Clock) -> None:
+        self._proposer, self._draft_ms, self._clock = proposer, draft_ms, clock
+        self.bind, self.release = proposer.bind, proposer.release
+
+    def propose(self, rows: Sequence[Row], limits: Sequence[int]) -> Proposal:
+        """See `Proposer.propose`."""
+        proposal = self._proposer.propose(rows, limits)
+        self._clock.spend(self._draft_ms * int(proposal.num_tokens.max()))
+        return proposal
 
 
 class Words:
@@ -189,9 +205,10 @@ class ScriptedEngine(DecoderEngine):
         self._table = Table(self._script)
         clock = Clock(self._script)
         target = ScriptedTarget(self._script, self._table, clock, num_slots=max_batch, max_len=max_len)
+        paced = Paced(proposer, self._script.draft_ms, clock) if proposer and self._script.draft_ms else proposer
         super().__init__(
             target,
-            proposer,
+            paced,
             num_speculative_tokens,
             Words(),
             vocab_size=VOCAB,
@@ -202,6 +219,7 @@ class ScriptedEngine(DecoderEngine):
             clock=clock,
         )
         self._clock = clock
+        self.proposer = proposer
 
     def wait(self, ms: float) -> None:
         """Let virtual time pass."""
@@ -251,12 +269,26 @@ class ScriptedEngine(DecoderEngine):
         """
         raise InputError(f"control arm '{name}': a table has no model to draft with or to convert")
 
+    def with_speculation(self, num_speculative_tokens: int, proposer: Proposer | None = None) -> "ScriptedEngine":
+        """See `Engine.with_speculation`."""
+        return self._like(num_speculative_tokens, proposer, self._decoder.target.num_slots, self.max_len)
+
     def sibling(self, *, max_batch: int, max_len: int, accept: WrapRule | None = None) -> "ScriptedEngine":
         """See `EngineProtocol.sibling`."""
+        return self._like(self.num_speculative_tokens, None, max_batch, max_len, accept)
+
+    def _like(
+        self,
+        num_speculative_tokens: int,
+        proposer: Proposer | None,
+        max_batch: int,
+        max_len: int,
+        accept: WrapRule | None = None,
+    ) -> "ScriptedEngine":
         return ScriptedEngine(
             self._script,
-            proposer=copy.deepcopy(self.proposer),
-            num_speculative_tokens=self.num_speculative_tokens,
+            proposer=proposer or copy.deepcopy(self.proposer),
+            num_speculative_tokens=num_speculative_tokens,
             max_batch=max_batch,
             max_len=max_len,
             accept=accept(self._decoder.accept) if accept else self._decoder.accept,

@@ -65,7 +65,7 @@ def decide(
     memory = list(_memory_ratio(comparison, policy))
     rows = [
         *shared,
-        _speedup(effect, policy),
+        _speedup(effect, policy, _draft_cost(comparison, policy)),
         *_itl(effect, policy),
         *_icl(effect, policy),
         *_p95(effect, policy),
@@ -275,7 +275,27 @@ def _cause(noise: HostNoise | None) -> str:
     return "Nothing that was recorded of the host explains it: use longer outputs, more prompts or [measure] repeats."
 
 
-def _speedup(effect: Effect | None, policy: Policy) -> _Row:
+def _draft_cost(comparison: Comparison | None, policy: Policy) -> str:
+    """Say what drafting costs, where the speed-up would reach the policy's if drafting took no time; else nothing."""
+    for found in () if comparison is None else comparison.prediction.values():
+        measured, predicted = found.measured.estimate, found.predicted.estimate
+        if not measured or not predicted:
+            continue
+        free = measured * found.without_drafting / predicted
+        if measured < policy.min_speedup <= free:
+            needs = "no acceptance breaks even"
+            if found.break_even is not None:
+                needs = f"break-even needs acceptance {found.break_even:.2f}"
+            costs = found.costs_ms
+            return (
+                f" The draft is too slow: a round accepts {found.accepted_per_round:.1f} tokens, but drafting takes "
+                f"{costs.draft:.3g} of its {costs.drafting_round:.3g} ms; at these costs {needs}, and if drafting took no "
+                f"time, the speed-up would be {_times(free)}."
+            )
+    return ""
+
+
+def _speedup(effect: Effect | None, policy: Policy, why: str = "") -> _Row:
     name, least = "speed-up", _times(policy.min_speedup)
     threshold = f"at least {least}"
     found = None if effect is None else _known(effect.speedup)
@@ -289,7 +309,7 @@ def _speedup(effect: Effect | None, policy: Policy) -> _Row:
     if low >= policy.min_speedup:
         return _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at least {least}.", interval)
     if high < policy.min_speedup:
-        return _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, below {least}.", interval)
+        return _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, below {least}.{why}", interval)
     reason = f"{told}, and the interval lies on both sides of {least}: too few prompts to tell."
     return _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
 

@@ -138,11 +138,7 @@ def compare_arms(records: Sequence[Record], confidence: float, memory_ratio: flo
     The speed-up is mean(A1, A2) over B per prompt; A1 over A2 is the noise. The unit is the prompt, or under open-loop
     arrival the block of arrivals, whose requests wait for one another.
     """
-    cells: dict[tuple[str, int, int], dict[str, Record]] = {}
-    for record in records:
-        key = (record["prompt_id"], record["repeat"], record["concurrency"])
-        cells.setdefault(key, {})[record["block"]] = record
-    whole = [cell for cell in cells.values() if {"A1", "B", "A2"} <= cell.keys()]
+    whole = cells_of(records)
     categories = sorted({cell["B"]["category"] for cell in whole})
     levels = sorted({cell["B"]["concurrency"] for cell in whole})
     overall = _effect(whole, confidence)
@@ -168,6 +164,15 @@ def compare_arms(records: Sequence[Record], confidence: float, memory_ratio: flo
         load="open" if _is_open(whole) else "closed",
         noise=summarise_noise(records, os.cpu_count() or 1),
     )
+
+
+def cells_of(records: Sequence[Record]) -> list[dict[str, Record]]:
+    """Return the records of a prompt, repeat and concurrency by block, where all three blocks are there."""
+    cells: dict[tuple[str, int, int], dict[str, Record]] = {}
+    for record in records:
+        key = (record["prompt_id"], record["repeat"], record["concurrency"])
+        cells.setdefault(key, {})[record["block"]] = record
+    return [cell for cell in cells.values() if {"A1", "B", "A2"} <= cell.keys()]
 
 
 def _effect(cells: Sequence[dict[str, Record]], confidence: float) -> ev.Effect:

@@ -99,6 +99,9 @@ def _plots(evidence: Evidence, pairs: list[Pair]) -> list[tuple[str, Markup | No
             None if acceptance is None else plots.tokens_per_round_plot(acceptance),
         ),
     ]
+    for level, found in (comparison.prediction if comparison else {}).items():
+        what = f"Speed-up predicted by the cost model and measured, against k, {level} at a time"
+        drawn.append((what, plots.prediction_plot(found, level)))
     return _marked([*drawn, *_equivalence_plots(equivalence)])
 
 

@@ -15,7 +15,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from draftproof.evidence import Acceptance, Arms, Comparison, Distribution, GreedyTriage, Interval, SampledResult
+from draftproof.evidence import (
+    Acceptance,
+    Arms,
+    Comparison,
+    Distribution,
+    GreedyTriage,
+    Interval,
+    Prediction,
+    SampledResult,
+)
 from draftproof.report.words import clean, known
 
 TARGET_COLOUR = "#4c5f7a"
@@ -145,6 +154,42 @@ def effect_plot(comparison: Comparison, threshold: float | None) -> str | None:
     for label in axes.set_yticks(range(len(rows)), [_short(name) for name, _, _ in rows]):
         label.label1.set_parse_math(False)
     return _svg(figure, "effect")
+
+
+def prediction_plot(prediction: Prediction, level: str) -> str | None:
+    """
+    Predicted speed-up against k with its interval, beyond the measured K dashed, and the measured one at K.
+
+    Parameters
+    ----------
+    prediction : Prediction
+    level : str
+        Requests at a time.
+    """
+    rows = [(row.num_speculative_tokens, row.speedup) for row in prediction.by_k]
+    points = [(k, speedup.estimate) for k, speedup in rows if known(speedup.estimate)]
+    if not points:
+        return None
+    figure, axes = _canvas(3.2)
+    measured, wanted = prediction.measured, prediction.num_speculative_tokens
+    for part, style, label in (
+        ([point for point in points if point[0] <= wanted], "o-", "predicted"),
+        ([point for point in points if point[0] >= wanted], "o--", "extrapolated"),
+    ):
+        if len(part) > 1 or style == "o-":
+            axes.plot([k for k, _ in part], [y for _, y in part], style, color=TARGET_COLOUR, markersize=4, label=label)
+    band = [(k, part.low, part.high) for k, part in rows if known(part.low) and known(part.high)]
+    lows, highs = [low for _, low, _ in band], [high for _, _, high in band]
+    axes.fill_between([k for k, _, _ in band], lows, highs, color=TARGET_COLOUR, alpha=0.15, linewidth=0)
+    if known(measured.estimate):
+        if known(measured.low) and known(measured.high):
+            axes.plot([wanted, wanted], [measured.low, measured.high], color=SPECULATIVE_COLOUR, linewidth=2)
+        axes.plot([wanted], [measured.estimate], "s", color=SPECULATIVE_COLOUR, label="measured")
+    axes.axhline(1.0, color=_LINE_COLOUR, linewidth=1)
+    axes.set(xlabel="drafted tokens per round (k)", ylabel="speed-up")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(frameon=False, loc="outside upper center", ncols=3)
+    return _svg(figure, f"prediction{level}")
 
 
 def _forest_row(axes: Axes, at: int, effect: Interval, colour: str) -> None:

@@ -46,6 +46,8 @@ def print_report(evidence: Evidence, console: Console) -> None:
     console.print(_groups("Concurrency", decision.by_concurrency, effects))
     if len(decision.by_concurrency) > 1:
         console.print(_cells(decision, effects))
+    for level, found in (effects.prediction if effects else {}).items():
+        _lines(console, f"Cost model, {level} at a time", [(line, "") for line in words.prediction(found)])
     _lines(console, "Equivalence", _equivalence(evidence.equivalence))
     limits = [(limit, "") for limit in evidence.limits]
     _lines(console, "What was not measured and may not be claimed", limits)

@@ -6,10 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from draftproof.evidence import Goodput, GreedyResult, Interval, Outcome, SampledPlanned, SmallestDeviation, VerdictName
+from draftproof.evidence import (
+    Goodput,
+    GreedyResult,
+    Interval,
+    Outcome,
+    Prediction,
+    SampledPlanned,
+    SmallestDeviation,
+    VerdictName,
+)
 
 NOT_MEASURED = "not measured"
 NOT_ESTIMABLE = "not estimable"
+AGREEMENT = 0.1
+"""How far the cost model and the measured speed-up may be apart, as a share of the prediction."""
 
 VERDICT_MEANINGS: Mapping[VerdictName, str] = {
     "ADOPT": (
@@ -150,6 +161,34 @@ def differences(greedy: GreedyResult) -> list[str]:
         regret = NOT_MEASURED if worst.regret is None else f"{number(worst.regret)} logits"
         said.append(f"worst case: prompt {worst.prompt_id}, token {worst.position}: {worst.cause}, regret {regret}")
     return said + [f"why not PASS: {reason}" for reason in judged.reasons]
+
+
+def prediction(found: Prediction) -> list[str]:
+    """What the cost model predicts and where the measured speed-up stands, one sentence each."""
+    told = f"K = {found.num_speculative_tokens}: predicted {ratio_span(found.predicted)}, measured {ratio_span(found.measured)}"
+    apart = found.measured_over_predicted
+    if apart is not None:
+        told += (
+            f"; they {'agree within' if abs(apart - 1) <= AGREEMENT else 'differ by more than'} {AGREEMENT * 100:g} %"
+        )
+    parts = ", ".join(f"{name} {times(factor)}" for name, factor in found.parts.items())
+    said = [told, f"{times(found.ideal)} if a round cost a plain step; then {parts}"]
+    largest, factor = min(found.parts.items(), key=lambda item: item[1])
+    if factor < 1:
+        said[-1] += f": most is lost to {largest}"
+    costs = found.costs_ms
+    needed = "no acceptance breaks even"
+    if found.break_even is not None:
+        needed = f"break-even needs acceptance {found.break_even:.2f}"
+    said.append(
+        f"a round takes {number(costs.draft)} ms to draft, {number(costs.score)} to score and {number(costs.host)} outside, a plain "
+        f"step {number(costs.plain_step)}: {needed}, and the draft has {number(found.acceptance)}"
+    )
+    best = next((row for row in found.by_k if row.num_speculative_tokens == found.best), None)
+    if best is None:
+        return [*said, "no k is predicted to be faster than target-only"]
+    beyond = ", extrapolated" if best.extrapolated else ""
+    return [*said, f"fastest by prediction: k = {found.best}, {ratio_span(best.speedup)}{beyond}"]
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from draftproof.measure.arms import summarise_arms
 from draftproof.measure.arrival import Arrival
 from draftproof.measure.compare import compare_arms
 from draftproof.measure.gauge import Gauge
+from draftproof.measure.predict import with_prediction
 from draftproof.measure.run import as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.study.append import append_record
@@ -136,6 +137,7 @@ def _run(
 
     parts = engine.memory()
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
+    comparison = with_prediction(comparison, usable, plan.speculation.num_speculative_tokens, plan.policy.confidence)
     goodput_limits = plan.measure.goodput.model_dump(exclude_none=True)
     arms = summarise_arms(usable, parts, plan.speculation.num_speculative_tokens, gauge, goodput_limits)
     decision = decide(arms=arms, equivalence=equivalence, comparison=comparison, policy=plan.policy, stopped=stopped)

@@ -65,7 +65,7 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
             num_speculative_tokens=speculation.num_speculative_tokens,
             max_batch=max(plan.workload.concurrency),
             max_len=max_len,
-            **{"proposer": _proposer(plan), **parts},
+            **{"proposer": make_proposer(plan), **parts},
         )
     return Engine.from_pretrained(
         table.target,
@@ -77,14 +77,14 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
         max_len=max_len,
         numerics=table.numerics,
         verification=speculation.verification,
-        **{"proposer": _proposer(plan), **parts},
+        **{"proposer": make_proposer(plan), **parts},
     )
 
 
 def _planted(plan: Plan, plant: Control) -> dict[str, Any]:
     if plan.engine.kind != "native" and (plan.engine.kind != "scripted" or plant.part == "take_back"):
         raise PlanError(f"'{plant.name}' cannot be planted in engine '{plan.engine.kind}'; allowed: native")
-    return {plant.part: getattr(plant.plant(Parts(proposer=_proposer(plan))), plant.part)}
+    return {plant.part: getattr(plant.plant(Parts(proposer=make_proposer(plan))), plant.part)}
 
 
 def max_len_of(plan: Plan) -> int:
@@ -143,7 +143,8 @@ def _servers(plan: Plan, progress: Progress) -> Attached | Launched:
     return Launched(Launch(**table.launch.model_dump()), progress.say)
 
 
-def _proposer(plan: Plan) -> Proposer:
+def make_proposer(plan: Plan) -> Proposer:
+    """Return the proposer that a plan names; models that it names are not loaded yet."""
     table = plan.speculation
     if table.proposer == "draft-model":
         return DraftModel(table.draft or "", table.confidence_threshold)
