@@ -252,19 +252,33 @@ def _generate(
     sequences = len(params)
     prompts: list[Sequence[int]] = [design.prompt_token_ids] * sequences
     completions = worker.generate(prompts, params, speculate=speculate, on_completion=lambda index, done: advance(1))
-    failed = [completion.error for completion in completions if completion.error]
-    if failed:
-        raise EngineFailed(f"{len(failed)} of {sequences} requests ended with an error: {failed[0]}")
-    allowed = set(design.allowed_token_ids)
-    strange = [token for completion in completions for token in completion.token_ids if token not in allowed]
-    if strange:
-        raise Forbidden(f"{len(strange)} generated tokens were not among those allowed, the first is id {strange[0]}")
+    require_answers(completions, design.allowed_token_ids)
     lengths = {len(completion.token_ids) for completion in completions}
     if lengths != {design.tokens}:
         raise EngineFailed(
             f"requests ended after {min(lengths)} to {max(lengths)} tokens, {design.tokens} were asked for"
         )
     return completions
+
+
+def require_answers(completions: Sequence[Completion], allowed_token_ids: Sequence[int] | None) -> None:
+    """
+    See that every request gave tokens, and only those that it allowed; None allows all.
+
+    Raises
+    ------
+    EngineFailed, Forbidden
+        One did not.
+    """
+    failed = [completion.error for completion in completions if completion.error]
+    if failed:
+        raise EngineFailed(f"{len(failed)} of {len(completions)} requests ended with an error: {failed[0]}")
+    allowed = None if allowed_token_ids is None else set(allowed_token_ids)
+    strange = [
+        token for item in completions for token in item.token_ids if allowed is not None and token not in allowed
+    ]
+    if strange:
+        raise Forbidden(f"{len(strange)} generated tokens were not among those allowed, the first is id {strange[0]}")
 
 
 def _log(
