@@ -211,10 +211,10 @@ def test_a_shipped_defect_as_the_engine_s_own_rule_fails(name: str) -> None:
     assert result.p_value == pytest.approx(3 / 1201)
 
 
-def test_a_draft_whose_reported_law_is_that_of_another_place_fails_and_an_honest_one_passes() -> None:
-    draft = TurnDraft(WORD_IDS[::-1])
+def test_a_draft_whose_reported_law_stays_that_of_the_first_place_fails_and_an_honest_one_passes() -> None:
+    draft = TurnDraft(WORD_IDS)
     assert check(scripted(proposer=draft, copying=2.0))[0].outcome == "PASS"
-    stale = Reported(draft, lambda probs: probs.roll(1, dims=1))
+    stale = Reported(draft, lambda probs: probs[:, :1].expand_as(probs))
     assert check(scripted(proposer=stale, copying=2.0))[0].outcome == "FAIL"
 
 
