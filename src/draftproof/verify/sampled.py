@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.engines.base import EngineProtocol
+from draftproof.errors import InputError
 from draftproof.evidence import ControlResult, Outcome, SampledResult, SmallestDeviation
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
@@ -30,6 +31,7 @@ BATCHES_PER_BLOCK = 4
 SHARES = 2  # of alpha_fail: one for the e-process, one for the tests at the end
 PLACES = ("plain", "draft 1", "draft 2+", "bonus")
 Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 Advance = Callable[[int], None]
 
 
@@ -38,7 +40,7 @@ class SampledDesign:
     """What is registered: see `study.plan.SampledPlan` for the fields' meaning."""
 
     prompt_token_ids: tuple[int, ...]
-    allowed_token_ids: tuple[int, ...]
+    allowed_token_ids: tuple[int, ...] | None  # None: all, for a reading that does not need them
     temperature: float
     sequences: int
     control_sequences: int
@@ -50,6 +52,29 @@ class SampledDesign:
     alpha_eq: float
     min_stratum_tokens: int
     seed: int
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """
+    What the tokens of some completions are held against, one after the other.
+
+    Attributes
+    ----------
+    cells : ndarray, shape (N,), int64
+    laws : ndarray, shape (N, m), float64
+    other_cell : int or None
+        See `TokenLog`.
+    """
+
+    cells: Integers
+    laws: Array
+    other_cell: int | None = None
+
+
+Read = Callable[[EngineProtocol, SampledDesign, Sequence[Completion]], Laws]
+"""How the target's law after each prefix is read: of a worker, for the design's request, whatever was asked of the completions."""
 
 
 class EngineFailed(Exception):
@@ -61,10 +86,10 @@ class Forbidden(Exception):
 
 
 def verify_sampled(
-    engine: EngineProtocol, design: SampledDesign, advance: Advance
+    engine: EngineProtocol, design: SampledDesign, advance: Advance, read: Read | None = None
 ) -> tuple[SampledResult, list[ControlResult]]:
     """
-    Run the check and its controls.
+    Run the check and its controls; ``read`` is where the target's law comes from, by default its own pass.
 
     Returns
     -------
@@ -82,7 +107,7 @@ def verify_sampled(
     worker = engine.sibling(max_batch=design.batch, max_len=len(design.prompt_token_ids) + design.tokens)
     configuration = {
         "temperature": design.temperature,
-        "allowed_token_ids": list(design.allowed_token_ids),
+        "allowed_token_ids": None if design.allowed_token_ids is None else list(design.allowed_token_ids),
         "prompt_tokens": len(design.prompt_token_ids),
         "num_speculative_tokens": worker.capabilities.num_speculative_tokens,
         "batch": min(design.batch, worker.capabilities.max_batch),
@@ -106,7 +131,13 @@ def verify_sampled(
     limit = math.log(SHARES / design.alpha_fail)
     try:
         log = collect(
-            worker, design, design.sequences, design.seed, advance, stop=lambda block: process.update(block) >= limit
+            worker,
+            design,
+            design.sequences,
+            design.seed,
+            advance,
+            stop=lambda block: process.update(block) >= limit,
+            read=read,
         )
     except EngineFailed as failure:
         return unread.model_copy(update={"reasons": [str(failure)]}), []
@@ -135,7 +166,7 @@ def verify_sampled(
             reasons.append(f"bound {part.upper_bound:.3f} at '{name}' is not below {design.delta_stratum}")
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
-    controls = _controls(worker, design, advance)
+    controls = _controls(worker, design, advance, read)
     reasons.extend(f"control '{item.name}' did not behave" for item in controls if not item.behaved)
     outcome: Outcome = "INCONCLUSIVE" if reasons else "PASS"
     if p_value < design.alpha_fail:
@@ -207,9 +238,10 @@ def collect(
     speculate: bool = True,
     alter: Callable[[SamplingParams], SamplingParams] = lambda params: params,
     stop: Callable[[TokenLog], bool] | None = None,
+    read: Read | None = None,
 ) -> TokenLog:
     """
-    Generate, then score each distinct sequence once with the plain model.
+    Generate, then read the target's law at each token; by default each distinct sequence is scored once with the plain model.
 
     With ``stop``, in blocks in the order of the sequences' seeds: it is asked after each, and True leaves out the rest.
 
@@ -222,7 +254,7 @@ def collect(
     """
     size = sequences if stop is None else BATCHES_PER_BLOCK * design.batch
     contexts: dict[tuple[int, ...], int] = {}
-    laws: dict[tuple[int, ...], Array] = {}
+    read = read or OwnPass()
     blocks: list[TokenLog] = []
     for start in range(0, sequences, size):
         params = [
@@ -233,13 +265,13 @@ def collect(
                     seed=seed * 1_000_003 + index,
                     ignore_eos=True,
                     allowed_token_ids=design.allowed_token_ids,
+                    top_k=design.top_k,
                 )
             )
             for index in range(start, min(start + size, sequences))
         ]
         completions = _generate(worker, design, params, advance, speculate)
-        laws.update(_laws(worker, design, {item.token_ids for item in completions} - laws.keys()))
-        blocks.append(_log(worker, design, completions, start, contexts, laws))
+        blocks.append(_log(worker, design, completions, start, contexts, read(worker, design, completions)))
         if stop is not None and stop(blocks[-1]):
             advance(sequences - start - len(completions))
             break
@@ -287,15 +319,14 @@ def _log(
     completions: Sequence[Completion],
     start: int,
     contexts: dict[tuple[int, ...], int],
-    laws: dict[tuple[int, ...], Array],
+    law: Laws,
 ) -> TokenLog:
     """Return a block as a log; a prefix that is new gets the next number in ``contexts``."""
-    cell_of = {token_id: cell for cell, token_id in enumerate(design.allowed_token_ids)}
     count = len(completions)
     unknown = [UNKNOWN] * design.tokens
     return TokenLog(
-        cells=np.array([cell_of[token_id] for item in completions for token_id in item.token_ids]),
-        laws=np.concatenate([laws[item.token_ids] for item in completions]),
+        cells=law.cells,
+        laws=law.laws,
         contexts=np.array(
             [
                 contexts.setdefault(item.token_ids[:index], len(contexts))
@@ -308,21 +339,54 @@ def _log(
         positions=np.tile(np.arange(design.tokens), count),
         after=[outcome for item in completions for outcome in outcomes_before(item) or unknown],
         num_speculative_tokens=worker.capabilities.num_speculative_tokens,
+        other_cell=law.other_cell,
     )
 
 
+class OwnPass:
+    """The law by the target's own pass over the sequence; the cells are the allowed tokens."""
+
+    def __init__(self) -> None:
+        self._laws: dict[tuple[int, ...], Array] = {}
+
+    def __call__(self, worker: EngineProtocol, design: SampledDesign, completions: Sequence[Completion]) -> Laws:
+        """See `Read`."""
+        if design.allowed_token_ids is None:
+            raise InputError("allowed_token_ids = None: the target's own pass is read for a few tokens; name them")
+        cell_of = {token_id: cell for cell, token_id in enumerate(design.allowed_token_ids)}
+        new = {item.token_ids for item in completions} - self._laws.keys()
+        self._laws.update(_laws(worker, design, design.allowed_token_ids, new))
+        return Laws(
+            cells=np.array([cell_of[token_id] for item in completions for token_id in item.token_ids]),
+            laws=np.concatenate([self._laws[item.token_ids] for item in completions]),
+        )
+
+
 def _laws(
-    worker: EngineProtocol, design: SampledDesign, sequences: Iterable[tuple[int, ...]]
+    worker: EngineProtocol,
+    design: SampledDesign,
+    allowed_token_ids: Sequence[int],
+    sequences: Iterable[tuple[int, ...]],
 ) -> dict[tuple[int, ...], Array]:
     distinct = sorted(sequences)
-    allowed = np.array(design.allowed_token_ids)
+    allowed = np.array(allowed_token_ids)
     result: dict[tuple[int, ...], Array] = {}
     for start in range(0, len(distinct), SCORE_BATCH):
         batch = distinct[start : start + SCORE_BATCH]
-        scores = worker.score(design.prompt_token_ids, batch)[:, :, allowed].astype(np.float64) / design.temperature
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        result.update(zip(batch, scores / scores.sum(axis=-1, keepdims=True), strict=True))
+        scores = worker.score(design.prompt_token_ids, batch)[:, :, allowed].astype(np.float64)
+        result.update(zip(batch, softmax_of_best(scores, design.temperature, design.top_k), strict=True))
     return result
+
+
+def softmax_of_best(scores: Array, temperature: float, top_k: int) -> Array:
+    """Return the law of scores, (..., V), at a temperature, from the ``top_k`` best and what ties with the last; 0 keeps all."""
+    scores = scores / temperature
+    if 0 < top_k < scores.shape[-1]:
+        last = np.partition(scores, -top_k, axis=-1)[..., -top_k, None]
+        scores = np.where(scores < last, -np.inf, scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    law: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return law
 
 
 def num_controls(engine: EngineProtocol) -> int:
@@ -331,14 +395,16 @@ def num_controls(engine: EngineProtocol) -> int:
     return len(defects) + 1
 
 
-def _controls(worker: EngineProtocol, design: SampledDesign, advance: Advance) -> list[ControlResult]:
+def _controls(
+    worker: EngineProtocol, design: SampledDesign, advance: Advance, read: Read | None
+) -> list[ControlResult]:
     """Plant defects in the accept rule where the engine lets us, else in the request; and run one correct variant."""
 
     def run(name: str, kind: Literal["defect", "lossless"], subject: EngineProtocol, **options: Any) -> ControlResult:
         seed = design.seed + len(results) + 1
         detail = f"{design.control_sequences} sequences, "
         try:
-            p_value = judge(collect(subject, design, design.control_sequences, seed, advance, **options))[0]
+            p_value = judge(collect(subject, design, design.control_sequences, seed, advance, read=read, **options))[0]
             flagged = p_value < design.alpha_fail
             detail += f"adjusted p = {p_value:.2g}"
         except Forbidden as defect:
