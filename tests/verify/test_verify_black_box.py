@@ -1,21 +1,17 @@
 """
 Two samples say PASS of a correct engine, FAIL of a wrong one, and INCONCLUSIVE where they cannot tell.
 
-The engine may only generate: everything else it is asked for fails the test. Seeds are fixed.
+The engine may only generate. Seeds are fixed.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from draftproof import Engine
-from draftproof.decoding.batch import Row
-from draftproof.decoding.proposers.base import Proposal, Proposer, ProposerContext
-from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise
+from draftproof.decoding.proposers.base import Proposer
 from draftproof.engines.scripted import Script, ScriptedEngine
 from draftproof.errors import InputError
 from draftproof.evidence import ControlResult, SampledResult
@@ -26,6 +22,7 @@ from draftproof.verify.arms import BlackBoxDesign, num_requests
 from draftproof.verify.black_box import verify_black_box
 from draftproof.verify.controls import RULE_DEFECTS, hotter
 from draftproof.verify.controls.report import Reported
+from support.only_generates import OnlyGenerates, TurnDraft, of_first_place
 from support.scripted import SCRIPT
 from support.toy_engines import make_engine
 from support.toy_models import tiny_llama
@@ -37,43 +34,6 @@ PROMPTS = (
 WORD_IDS = tuple(ScriptedEngine().encode(word)[0] for word in ("red", "green", "blue"))
 # of a model with 8 tokens
 FREE: dict[str, Any] = {"prompts": ((2, 3, 4, 2, 6, 3, 2), (7, 5, 3, 7, 5)), "allowed_token_ids": None}
-
-
-class OnlyGenerates:
-    """What is left of an engine behind an address."""
-
-    def __init__(self, inner: Any, **capabilities: Any) -> None:
-        self.inner, self._changes = inner, capabilities
-
-    @property
-    def capabilities(self) -> Any:
-        return replace(
-            self.inner.capabilities, score=False, replaceable_rule=False, reports_rounds=False, **self._changes
-        )
-
-    def generate(self, prompts: Any, params: Any, **options: Any) -> list[Completion]:
-        return self.inner.generate(prompts, params, **options)
-
-
-class TurnDraft:
-    """A draft that likes its words in turn, and draws as a draft model does."""
-
-    def __init__(self, words: Sequence[int]) -> None:
-        self.after = dict(zip(words, [*words[1:], words[0]], strict=True))
-
-    def bind(self, context: ProposerContext) -> None:
-        self.context = context
-
-    def propose(self, rows: Sequence[Row], limits: Sequence[int]) -> Proposal:
-        def score(feeds: Mapping[int, Feed]) -> torch.Tensor:
-            liked = [self.after.get(int(feed[-1]), 0) for feed in feeds.values()]
-            return 2.0 * torch.nn.functional.one_hot(torch.tensor(liked), self.context.vocab_size)
-
-        unread = {index: row.token_ids[-1:] for index, row in enumerate(rows) if limits[index]}
-        return draw_stepwise(self.context, rows, limits, unread, score, 0.0)
-
-    def release(self, slot: int) -> None:
-        """Nothing is kept for a slot."""
 
 
 def scripted(accept: AcceptRule = rejection, proposer: Proposer | None = None, **script: Any) -> ScriptedEngine:
@@ -214,7 +174,7 @@ def test_a_shipped_defect_as_the_engine_s_own_rule_fails(name: str) -> None:
 def test_a_draft_whose_reported_law_stays_that_of_the_first_place_fails_and_an_honest_one_passes() -> None:
     draft = TurnDraft(WORD_IDS)
     assert check(scripted(proposer=draft, copying=2.0))[0].outcome == "PASS"
-    stale = Reported(draft, lambda probs: probs[:, :1].expand_as(probs))
+    stale = Reported(draft, of_first_place)
     assert check(scripted(proposer=stale, copying=2.0))[0].outcome == "FAIL"
 
 
