@@ -88,6 +88,7 @@ def test_the_planned_number_of_sequences_is_enough_for_the_hardest_law_and_not_t
 
 def test_more_is_needed_for_more_cells_a_smaller_delta_and_a_smaller_risk() -> None:
     base = sequences_needed(num_cells=8, prompts=4, delta=0.05, alpha=0.05)
+    assert base == 2767
     chance = math.sqrt(8 * 7 / (2 * math.pi))
     assert base == math.ceil(((chance + math.sqrt(math.log(20)) + 0.3 * math.sqrt(2) * 1.2815515655) / 0.05) ** 2 / 4)
     assert sequences_needed(num_cells=16, prompts=4, delta=0.05, alpha=0.05) > base

@@ -153,7 +153,7 @@ def sequences_needed(num_cells: int, prompts: int, delta: float, alpha: float, p
     Examples
     --------
     >>> sequences_needed(num_cells=8, prompts=4, delta=0.05, alpha=0.05)
-    2768
+    2767
     """
     if num_cells < 2 or prompts < 1:
         raise ValueError(f"num_cells must be at least 2 and prompts at least 1, got {num_cells} and {prompts}")
