@@ -234,7 +234,12 @@ class SmallestDeviation(Part):
 
 
 class SampledResult(Part):
-    """Law of the sampled speculative output against the exact target probabilities."""
+    """
+    Law of the sampled speculative output against the target's.
+
+    ``method`` says what it was held against: the target's probabilities by its own pass, those that a server reports for its
+    likeliest tokens, or target-only output alone.
+    """
 
     outcome: Outcome
     configuration: dict[str, Any]
@@ -251,6 +256,7 @@ class SampledResult(Part):
     tv_by_n: list[tuple[int, float, float]] = Field(description="(tokens, TV estimate, upper bound) as the run grew")
     tests: list[dict[str, Any]] = Field(default=[], description="none where the run was stopped before its end")
     smallest_deviation: SmallestDeviation | None = None
+    method: Literal["own pass", "top log-probabilities", "two samples"] = "own pass"
     claim: str | None = Field(default=None, description="what PASS says")
     planned: "SampledPlanned | None" = None
     identity: "RuleIdentity | None" = None

@@ -155,6 +155,18 @@ def test_a_seed_that_never_changes_shows_as_repeated_sequences() -> None:
     assert result.n == 60 and result.adjusted is not None and result.adjusted < 1e-6
 
 
+def test_sequences_with_a_token_that_is_not_known_repeat_none() -> None:
+    """
+    Fixed numbers again, and each sequence alike in cells; where each holds the cell of all other tokens, nothing is said.
+
+    Without such a cell the same log is condemned: so it is the cell that makes the difference.
+    """
+    log = simulate(7, sequences=60, uniform=np.tile(np.random.default_rng(7).random((1, 8)), (60, 1)))
+    assert found(log, name="repeated sequences").adjusted == pytest.approx(0.0, abs=1e-6)
+    merged = replace(log, other_cell=int(log.cells[0]))
+    assert found(merged, name="repeated sequences").p_value is None
+
+
 def test_a_law_that_is_wrong_after_rejections_alone_shows_as_dependence() -> None:
     """As with keys that were not taken back: after a rejection, tokens follow the law of another context."""
     log = simulate(8, sequences=600)

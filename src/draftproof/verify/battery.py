@@ -114,10 +114,15 @@ def _dependence(log: TokenLog) -> Iterator[NamedResult]:
         yield _of_score(f"correlation at lag {lag}", None, _correlation(table[:, :-lag], table[:, lag:]))
     yield _of_score("correlation across rows", None, _correlation(table[:-1], table[1:]))
     at = np.arange(len(log.cells))
-    chances = _by_sequence(log, np.log(np.maximum(log.laws[at, log.cells], 1e-300)))
+    chances = np.exp(np.nansum(_by_sequence(log, np.log(np.maximum(log.laws[at, log.cells], 1e-300))), axis=1))
     tokens = np.nan_to_num(_by_sequence(log, log.cells.astype(np.float64)), nan=-1.0)
     _, same = np.unique(tokens, axis=0, return_inverse=True)
-    found_twice = duplicate_test(same, np.exp(np.nansum(chances, axis=1)), prompts[:, 0].astype(np.int64))
+    if log.other_cell is not None:
+        # which token it was is not known, so such a sequence repeats none and none repeats it
+        unknown = (tokens >= log.other_cell).any(axis=1)
+        chances[unknown] = 0.0
+        same[unknown] = len(tokens) + np.arange(int(unknown.sum()))
+    found_twice = duplicate_test(same, chances, prompts[:, 0].astype(np.int64))
     yield _of_score("repeated sequences", None, found_twice)
 
 

@@ -7,6 +7,8 @@ from draftproof.verify.log import Array, Integers
 
 LAST_RANKS = (1, 2, 3, 4, 6, 8, 12)
 """Last rank, counted from 1, of each cell but the open one: 8 cells."""
+FIRST_SHARED = 4
+"""The first cell that holds more than one token."""
 STRATUM_LAST_RANKS = (1, 3, 8)
 """The same for a part of the tokens: 4 cells."""
 

@@ -1,14 +1,16 @@
 """Generate the tokens of the sampled check and find the law that judges each: both arms, any engine that can score."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
-from draftproof.verify.cells import LAST_RANKS, rank_cells
+from draftproof.verify.cells import FIRST_SHARED, LAST_RANKS, rank_cells
 from draftproof.verify.draft_laws import DraftLaws
 from draftproof.verify.log import UNKNOWN, Array, Integers, TokenLog, joined, outcomes_before, places
 
@@ -47,6 +49,7 @@ class SampledDesign:
     alpha_eq: float
     min_stratum_tokens: int
     seed: int
+    top_k: int = 0
 
     @property
     def max_len(self) -> int:
@@ -57,6 +60,28 @@ class SampledDesign:
     def num_cells(self) -> int:
         """Cells of a law."""
         return len(LAST_RANKS) + 1 if self.allowed_token_ids is None else len(self.allowed_token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws:
+    """
+    What the tokens of some completions are held against, one after the other.
+
+    Attributes
+    ----------
+    cells : ndarray, shape (N,), int64
+    laws : ndarray, shape (N, m), float64
+    other_cell : int or None
+        See `TokenLog`.
+    """
+
+    cells: Integers
+    laws: Array
+    other_cell: int | None = None
+
+
+Read = Callable[[EngineProtocol, SampledDesign, Sequence[int], Sequence[Completion]], Laws]
+"""How the target's law at each token is read: of a worker, for the design's request, whose prompts are told by their numbers."""
 
 
 class EngineFailed(Exception):
@@ -78,9 +103,10 @@ def collect(
     alter: Callable[[SamplingParams], SamplingParams] = lambda params: params,
     drafts: DraftLaws | None = None,
     stop: Callable[[TokenLog], bool] | None = None,
+    read: Read | None = None,
 ) -> TokenLog:
     """
-    Generate, then score each distinct sequence once with the plain model.
+    Generate, then read the target's law at each token.
 
     Parameters
     ----------
@@ -96,6 +122,8 @@ def collect(
         Where the worker's accept rule tells what was drafted.
     stop : callable or None
         The sequences are run in blocks, in the order of their seeds; it gets each, and True leaves out the rest.
+    read : Read or None
+        None: each distinct sequence is scored once with the plain model.
 
     Raises
     ------
@@ -106,7 +134,7 @@ def collect(
     """
     size = sequences if stop is None else BATCHES_PER_BLOCK * design.batch
     contexts: dict[Context, int] = {}
-    laws: dict[Context, tuple[Integers, Array]] = {}
+    read = read or OwnPass()
     blocks: list[TokenLog] = []
     for start in range(0, sequences, size):
         indices = range(start, min(start + size, sequences))
@@ -118,15 +146,15 @@ def collect(
                     seed=seed * SEED_STRIDE + index,
                     ignore_eos=True,
                     allowed_token_ids=design.allowed_token_ids,
+                    top_k=design.top_k,
                 )
             )
             for index in indices
         ]
         of_prompt = [index % len(design.prompts) for index in indices]
         completions = _generate(worker, design, of_prompt, params, advance, speculate)
-        emitted = [(prompt, item.token_ids) for prompt, item in zip(of_prompt, completions, strict=True)]
-        laws.update(_laws(worker, design, set(emitted) - laws.keys()))
-        block = _log(worker, design, completions, start, contexts, [laws[item] for item in emitted], emitted)
+        law = read(worker, design, of_prompt, completions)
+        block = _log(worker, design, of_prompt, completions, start, contexts, law)
         if drafts is not None:
             block = _with_drafts(block, drafts, design, [(item.seed or 0, 0) for item in params])
             drafts.forget()
@@ -145,19 +173,9 @@ def _generate(
     advance: Advance,
     speculate: bool,
 ) -> list[Completion]:
-    sequences = len(params)
     prompts: list[Sequence[int]] = [design.prompts[prompt] for prompt in of_prompt]
     completions = worker.generate(prompts, params, speculate=speculate, on_completion=lambda index, done: advance(1))
-    failed = [completion.error for completion in completions if completion.error]
-    if failed:
-        raise EngineFailed(f"{len(failed)} of {sequences} requests ended with an error: {failed[0]}")
-    if design.allowed_token_ids is not None:
-        allowed = set(design.allowed_token_ids)
-        strange = [token for completion in completions for token in completion.token_ids if token not in allowed]
-        if strange:
-            raise Forbidden(
-                f"{len(strange)} generated tokens were not among those allowed, the first is id {strange[0]}"
-            )
+    require_answers(completions, design.allowed_token_ids)
     lengths = {len(completion.token_ids) for completion in completions}
     if lengths != {design.tokens}:
         raise EngineFailed(
@@ -166,25 +184,45 @@ def _generate(
     return completions
 
 
+def require_answers(completions: Sequence[Completion], allowed_token_ids: Sequence[int] | None) -> None:
+    """
+    See that every request gave tokens, and only those that it allowed; None allows all.
+
+    Raises
+    ------
+    EngineFailed, Forbidden
+        One did not.
+    """
+    failed = [completion.error for completion in completions if completion.error]
+    if failed:
+        raise EngineFailed(f"{len(failed)} of {len(completions)} requests ended with an error: {failed[0]}")
+    allowed = None if allowed_token_ids is None else set(allowed_token_ids)
+    strange = [
+        token for item in completions for token in item.token_ids if allowed is not None and token not in allowed
+    ]
+    if strange:
+        raise Forbidden(f"{len(strange)} generated tokens were not among those allowed, the first is id {strange[0]}")
+
+
 def _log(
     worker: EngineProtocol,
     design: SampledDesign,
+    of_prompt: Sequence[int],
     completions: Sequence[Completion],
     start: int,
     contexts: dict[Context, int],
-    judged: Sequence[tuple[Integers, Array]],
-    emitted: Sequence[Context],
+    law: Laws,
 ) -> TokenLog:
     """Return a block as a log; a prefix that is new gets the next number in ``contexts``."""
     count = len(completions)
     unknown = [UNKNOWN] * design.tokens
     return TokenLog(
-        cells=np.concatenate([cells for cells, _ in judged]),
-        laws=np.concatenate([laws for _, laws in judged]),
+        cells=law.cells,
+        laws=law.laws,
         contexts=np.array(
             [
-                contexts.setdefault((prompt, token_ids[:index]), len(contexts))
-                for prompt, token_ids in emitted
+                contexts.setdefault((prompt, item.token_ids[:index]), len(contexts))
+                for prompt, item in zip(of_prompt, completions, strict=True)
                 for index in range(design.tokens)
             ]
         ),
@@ -193,6 +231,7 @@ def _log(
         positions=np.tile(np.arange(design.tokens), count),
         after=[outcome for item in completions for outcome in outcomes_before(item) or unknown],
         num_speculative_tokens=worker.capabilities.num_speculative_tokens,
+        other_cell=law.other_cell,
     )
 
 
@@ -205,26 +244,49 @@ def _with_drafts(log: TokenLog, drafts: DraftLaws, design: SampledDesign, keys: 
     return replace(log, draft_laws=np.concatenate(rows))
 
 
-def _laws(
-    worker: EngineProtocol, design: SampledDesign, emitted: Iterable[Context]
-) -> dict[Context, tuple[Integers, Array]]:
-    """Return, for each sequence, the cell of each token and the law of the cells: shapes (T,) and (T, m)."""
-    distinct = sorted(emitted)
-    result: dict[Context, tuple[Integers, Array]] = {}
-    for prompt, token_ids in enumerate(design.prompts):
-        mine = [sequence for number, sequence in distinct if number == prompt]
-        for start in range(0, len(mine), SCORE_BATCH):
-            batch = mine[start : start + SCORE_BATCH]
-            for sequence, logits in zip(batch, worker.score(token_ids, batch), strict=True):
-                result[prompt, sequence] = _judged(logits, sequence, design)
-    return result
+class OwnPass:
+    """See `Read`. The law by the target's own pass over the sequence; the cells are the allowed tokens, or ranks."""
+
+    def __init__(self) -> None:
+        self._known: dict[Context, tuple[Integers, Array]] = {}
+
+    def __call__(
+        self, worker: EngineProtocol, design: SampledDesign, of_prompt: Sequence[int], completions: Sequence[Completion]
+    ) -> Laws:
+        """Score each sequence that is new, and return the law at each token."""
+        emitted = [(prompt, item.token_ids) for prompt, item in zip(of_prompt, completions, strict=True)]
+        new = sorted(set(emitted) - self._known.keys())
+        for prompt, token_ids in enumerate(design.prompts):
+            mine = [sequence for number, sequence in new if number == prompt]
+            for start in range(0, len(mine), SCORE_BATCH):
+                batch = mine[start : start + SCORE_BATCH]
+                for sequence, logits in zip(batch, worker.score(token_ids, batch), strict=True):
+                    self._known[prompt, sequence] = _judged(logits, sequence, design)
+        return Laws(
+            cells=np.concatenate([self._known[item][0] for item in emitted]),
+            laws=np.concatenate([self._known[item][1] for item in emitted]),
+            other_cell=FIRST_SHARED if design.allowed_token_ids is None else None,
+        )
 
 
-def _judged(logits: Array, sequence: Sequence[int], design: SampledDesign) -> tuple[Integers, Array]:
+def _judged(
+    logits: npt.NDArray[np.floating[Any]], sequence: Sequence[int], design: SampledDesign
+) -> tuple[Integers, Array]:
+    """Return the cell of each token and the law of the cells: shapes (T,) and (T, m)."""
     allowed = design.allowed_token_ids
-    scores = (logits if allowed is None else logits[:, list(allowed)]).astype(np.float64) / design.temperature
-    scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    laws = scores / scores.sum(axis=-1, keepdims=True)
+    scores = (logits if allowed is None else logits[:, list(allowed)]).astype(np.float64)
+    laws = softmax_of_best(scores, design.temperature, design.top_k)
     if allowed is None:
         return rank_cells(laws, sequence, LAST_RANKS)
     return np.array([allowed.index(token_id) for token_id in sequence]), laws
+
+
+def softmax_of_best(scores: Array, temperature: float, top_k: int) -> Array:
+    """Return the law of scores, (..., V), at a temperature, from the ``top_k`` best and what ties with the last; 0 keeps all."""
+    scores = scores / temperature
+    if 0 < top_k < scores.shape[-1]:
+        last = np.partition(scores, -top_k, axis=-1)[..., -top_k, None]
+        scores = np.where(scores < last, -np.inf, scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    law: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return law

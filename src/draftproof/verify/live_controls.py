@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.evidence import ControlResult
-from draftproof.verify.collect import Advance, EngineFailed, Forbidden, SampledDesign, collect
+from draftproof.verify.collect import Advance, EngineFailed, Forbidden, Read, SampledDesign, collect
 from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS
 from draftproof.verify.log import TokenLog
 from draftproof.verify.worker import Worker, open_worker
@@ -20,7 +20,9 @@ def names_of_controls(engine: EngineProtocol) -> list[tuple[str, Kind]]:
     return [*((name, "defect") for name in defects), ("target-only", "lossless")]
 
 
-def run_controls(engine: EngineProtocol, design: SampledDesign, advance: Advance, judge: Judge) -> list[ControlResult]:
+def run_controls(
+    engine: EngineProtocol, design: SampledDesign, advance: Advance, judge: Judge, read: Read | None = None
+) -> list[ControlResult]:
     """
     Run each control once.
 
@@ -32,15 +34,27 @@ def run_controls(engine: EngineProtocol, design: SampledDesign, advance: Advance
         Gets the number of sequences that were finished.
     judge : callable
         From a log to a p value; below ``design.alpha_fail`` the control is flagged.
+    read : Read or None
+        As for `collect`.
     """
     results: list[ControlResult] = []
+    elsewhere = read is not None
 
     def run(name: str, kind: Kind, worker: Worker, **options: Any) -> None:
         seed = design.seed + len(results) + 1
         detail = f"{design.control_sequences} sequences, "
         try:
             p_value = judge(
-                collect(worker.engine, design, design.control_sequences, seed, advance, drafts=worker.drafts, **options)
+                collect(
+                    worker.engine,
+                    design,
+                    design.control_sequences,
+                    seed,
+                    advance,
+                    drafts=worker.drafts,
+                    read=read,
+                    **options,
+                )
             )
             flagged = p_value < design.alpha_fail
             detail += f"adjusted p = {p_value:.2g}"
@@ -57,9 +71,9 @@ def run_controls(engine: EngineProtocol, design: SampledDesign, advance: Advance
 
     if engine.capabilities.replaceable_rule:
         for name, rule in RULE_DEFECTS.items():
-            run(name, "defect", open_worker(engine, design, lambda own, rule=rule: rule))  # type: ignore[misc]
+            run(name, "defect", open_worker(engine, design, lambda own, rule=rule: rule, judged_elsewhere=elsewhere))  # type: ignore[misc]
     else:
         for name, alter in REQUEST_DEFECTS.items():
             run(name, "defect", open_worker(engine, design), alter=alter)
-    run("target-only", "lossless", open_worker(engine, design), speculate=False)
+    run("target-only", "lossless", open_worker(engine, design, judged_elsewhere=elsewhere), speculate=False)
     return results

@@ -42,6 +42,8 @@ class TokenLog:
         The cell of the token that ends a text, where one is among them.
     num_speculative_tokens : int or None
         K.
+    other_cell : int or None
+        The first cell that stands for several tokens, where there is one; all after it do too.
     """
 
     cells: Integers
@@ -54,6 +56,7 @@ class TokenLog:
     draft_laws: Array | None = None
     end_cell: int | None = None
     num_speculative_tokens: int | None = None
+    other_cell: int | None = None
 
 
 def joined(logs: Sequence[TokenLog]) -> TokenLog:

@@ -19,7 +19,7 @@ from draftproof.stats.power import POWER, smallest_tv_of_chi2, smallest_tv_of_sc
 from draftproof.stats.variation import TVResult, pooled_tv
 from draftproof.verify.battery import NamedResult, examine
 from draftproof.verify.cells import coarser
-from draftproof.verify.collect import Advance, EngineFailed, Forbidden, SampledDesign, collect
+from draftproof.verify.collect import Advance, EngineFailed, Forbidden, Read, SampledDesign, collect
 from draftproof.verify.eprocess import EProcess
 from draftproof.verify.identity import rule_identity
 from draftproof.verify.live_controls import run_controls
@@ -32,7 +32,11 @@ Tell = Callable[[str], None]
 
 
 def verify_sampled(
-    engine: EngineProtocol, design: SampledDesign, advance: Advance, tell: Tell = lambda text: None
+    engine: EngineProtocol,
+    design: SampledDesign,
+    advance: Advance,
+    tell: Tell = lambda text: None,
+    read: Read | None = None,
 ) -> tuple[SampledResult, list[ControlResult]]:
     """
     Run the check and its controls.
@@ -45,6 +49,8 @@ def verify_sampled(
         Gets the number of sequences that were finished.
     tell : callable
         Gets the e-value and the bound after each block.
+    read : Read or None
+        Where the target's law comes from; None is its own pass.
 
     Returns
     -------
@@ -61,7 +67,7 @@ def verify_sampled(
     only if nothing stopped it. ``p_value`` is twice the smaller of the two. Bound: Azuma with a union over the sets of
     cells.
     """
-    worker, rule, drafts = open_worker(engine, design)
+    worker, rule, drafts = open_worker(engine, design, judged_elsewhere=read is not None)
     identity = None if rule is None else rule_identity(rule)
     result = _unread(worker, design).model_copy(update={"identity": identity})
     process, limit = EProcess(), math.log(SHARES / design.alpha_fail)
@@ -75,7 +81,7 @@ def verify_sampled(
         return process.largest_log_e >= limit
 
     try:
-        log = collect(worker, design, design.sequences, design.seed, advance, drafts=drafts, stop=stop)
+        log = collect(worker, design, design.sequences, design.seed, advance, drafts=drafts, stop=stop, read=read)
     except EngineFailed as failure:
         return result.model_copy(update={"reasons": [str(failure)]}), []
     except Forbidden as defect:
@@ -91,7 +97,7 @@ def verify_sampled(
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
-    controls = run_controls(engine, design, advance, lambda log: _least(examine(log))[0])
+    controls = run_controls(engine, design, advance, lambda log: _least(examine(log))[0], read)
     misbehaved = [f"control '{item.name}' did not behave" for item in controls if not item.behaved]
     against = _against(identity)
     if p_value < design.alpha_fail:

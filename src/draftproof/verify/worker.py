@@ -29,7 +29,9 @@ class Worker(NamedTuple):
     drafts: DraftLaws | None
 
 
-def open_worker(engine: EngineProtocol, design: SampledDesign, wrap: Wrap = lambda rule: rule) -> Worker:
+def open_worker(
+    engine: EngineProtocol, design: SampledDesign, wrap: Wrap = lambda rule: rule, *, judged_elsewhere: bool = False
+) -> Worker:
     """
     Return an engine for the design.
 
@@ -39,6 +41,8 @@ def open_worker(engine: EngineProtocol, design: SampledDesign, wrap: Wrap = lamb
     design : SampledDesign
     wrap : callable
         From the engine's own accept rule to the one to use; only where ``capabilities.replaceable_rule``.
+    judged_elsewhere : bool
+        Whether the cells are not those of the target's own pass, so that the drafts' laws do not fit them.
     """
     if not engine.capabilities.replaceable_rule:
         return Worker(engine.sibling(max_batch=design.batch, max_len=design.max_len), None, None)
@@ -47,7 +51,7 @@ def open_worker(engine: EngineProtocol, design: SampledDesign, wrap: Wrap = lamb
 
     def replacement(own: AcceptRule) -> AcceptRule:
         rules.append(wrap(own))
-        if design.allowed_token_ids is None:
+        if design.allowed_token_ids is None or judged_elsewhere:
             return rules[0]
         heard.append(DraftLaws(rules[0], design.allowed_token_ids))
         return heard[0]
