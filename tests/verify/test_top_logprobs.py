@@ -114,7 +114,7 @@ def test_the_law_over_cells_is_the_one_that_is_sampled(reported: Reported, chang
         seed=3,
     )
     done = subject.generate([MODEL_PROMPT] * 3, [params.model_copy(update={"seed": seed}) for seed in range(3)])
-    read = TopLogprobs(reported)(OnlyGenerates(subject), plan, done)  # type: ignore[arg-type]
+    read = TopLogprobs(reported)(OnlyGenerates(subject), plan, [0] * len(done), done)  # type: ignore[arg-type]
     logits = subject.score(MODEL_PROMPT, [item.token_ids for item in done])
     exact = token_law(torch.from_numpy(logits), [params] * 3).reshape(12, 8).numpy()
     tokens = np.concatenate([item.token_ids for item in done])
