@@ -50,6 +50,7 @@ def make_plan(folder: Path, engine: dict[str, Any], **tables: Any) -> Plan:
         "engine": {"kind": "openai_http", "target": str(folder / "target"), "timeout_s": 5.0, **engine},
         "speculation": {"proposer": "server", "num_speculative_tokens": 4},
         "workload": {"prompts": str(path), "max_tokens": TOKENS},
+        "sampled": {"enabled": False},
         "policy": {"min_claim": "up_to_ties", "require_sampled": False},
         **tables,
     }
@@ -69,7 +70,11 @@ def result(evidence: ev.Evidence, name: str) -> tuple[str, str]:
 def attached(
     folder: Path, plain: dict[str, Any] | None = None, drafting: dict[str, Any] | None = None, **tables: Any
 ) -> Any:
-    with serving(gap_s=GAP_S, **(plain or {})) as one, serving(gap_s=GAP_S, speculates=True, **(drafting or {})) as two:
+    slow = {"gap_s": GAP_S}
+    with (
+        serving(**{**slow, **(plain or {})}) as one,
+        serving(**{**slow, "speculates": True, **(drafting or {})}) as two,
+    ):
         plan = make_plan(folder, {"base_url": one.url, "speculative_base_url": two.url}, **tables)
         return study(plan, folder / "out")
 
@@ -92,12 +97,12 @@ def test_a_study_of_two_servers_ends_with_a_verdict(tmp_path: Path) -> None:
 
 
 def test_its_record_says_what_ran_and_its_limits_what_was_not_measured(tmp_path: Path) -> None:
-    evidence, records = attached(tmp_path, sampled={"enabled": True})
+    evidence, records = attached(tmp_path)
     engine = evidence.environment["engine"]
     assert engine["speculative"] == {"server": "vllm", "version": "1.2.3", "model": "toy", "max_len": 256}
     assert evidence.equivalence is not None and evidence.equivalence.sampled is None
     said = " ".join(evidence.limits)
-    assert "a server gives no exact probabilities" in said and "times include the network" in said
+    assert "The sampled law was not checked." in said and "times include the network" in said
     assert "what the server counted for itself" in said
     acceptance = evidence.arms.speculative.acceptance if evidence.arms and evidence.arms.speculative else None
     assert acceptance is not None and acceptance.rounds is None
@@ -106,6 +111,38 @@ def test_its_record_says_what_ran_and_its_limits_what_was_not_measured(tmp_path:
     assert acceptance.rate == 0.5 and acceptance.accepted_per_round == 2.0
     assert evidence.arms is not None and evidence.arms.target_only.acceptance is None
     assert [record["chunks"][0][0] for record in records if record["block"] == "B"] == [3] * COUNT
+
+
+SAMPLED = {
+    "cells": "ranks",
+    "prompt": ["w05 w09 w11", "w07 w03 w04 w06"],
+    "sequences": 120,
+    "control_sequences": 100,
+    "tokens": 5,
+    "batch": 8,
+    "delta": 0.3,
+    "num_logprobs": 10,
+}
+
+
+def test_a_servers_samples_are_judged_by_what_it_reports(tmp_path: Path) -> None:
+    evidence, _ = attached(tmp_path, {"gap_s": 0.0}, {"gap_s": 0.0}, sampled=SAMPLED)
+    assert evidence.equivalence is not None and evidence.equivalence.sampled is not None
+    sampled = evidence.equivalence.sampled
+    assert (sampled.method, sampled.outcome, sampled.tokens) == ("top log-probabilities", "PASS", 120 * 5)
+    assert "those that the server's target-only arm reported" in " ".join(evidence.limits)
+    lock = json.loads((tmp_path / "out" / "lock.json").read_text(encoding="utf-8"))
+    assert lock["loaded"][0]["registration"]["record"]["sampled"]["reported"]["num_logprobs"] == 10
+
+
+def test_a_servers_samples_are_held_against_its_other_arm_where_that_is_asked_for(tmp_path: Path) -> None:
+    """So few tell nothing apart and show nothing."""
+    changes = SAMPLED | {"method": "two-samples", "tokens": 4, "control_sequences": 50, "sequences": 100}
+    evidence, _ = attached(tmp_path, {"gap_s": 0.0}, {"gap_s": 0.0}, sampled=changes)
+    assert evidence.equivalence is not None and evidence.equivalence.sampled is not None
+    sampled = evidence.equivalence.sampled
+    assert (sampled.method, sampled.outcome) == ("two samples", "INCONCLUSIVE")
+    assert "both may share a defect" in " ".join(evidence.limits)
 
 
 def test_a_server_that_ends_too_early_rolls_back(tmp_path: Path) -> None:
@@ -178,7 +215,7 @@ def test_a_server_that_does_not_start_leaves_no_study(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, {"launch": {"target_only": command, "speculative": command}})
     with pytest.raises(ServerError, match="its log ends: out of memory"):
         study(plan, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,9 @@ def test_top_k_cuts_the_own_pass_too() -> None:
     params = SamplingParams(max_tokens=3, top_k=2, allowed_token_ids=plan.allowed_token_ids, ignore_eos=True)
     done = subject.generate([MODEL_PROMPT], params)
     exact = token_law(torch.from_numpy(subject.score(MODEL_PROMPT, [done[0].token_ids])), [params])[0]
-    assert OwnPass()(subject, plan, [0] * len(done), done).laws == pytest.approx(exact[:, [2, 3, 5, 6]].numpy(), abs=1e-6)
+    assert OwnPass()(subject, plan, [0] * len(done), done).laws == pytest.approx(
+        exact[:, [2, 3, 5, 6]].numpy(), abs=1e-6
+    )
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------

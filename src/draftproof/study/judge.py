@@ -7,12 +7,9 @@ from draftproof import evidence as ev
 from draftproof.engines.base import EngineProtocol
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
+from draftproof.study.sampled import SampledCheck, run_check
 from draftproof.verify.anchor import anchor
-from draftproof.verify.collect import SampledDesign
 from draftproof.verify.greedy import compare_greedy
-from draftproof.verify.live_controls import names_of_controls
-from draftproof.verify.power_plan import plan_sampled
-from draftproof.verify.sampled import verify_sampled
 
 
 def judge_output(
@@ -20,7 +17,7 @@ def judge_output(
     plan: Plan,
     records: Sequence[dict[str, Any]],
     encoded: dict[str, list[int]],
-    design: SampledDesign | None,
+    check: SampledCheck | None,
     progress: Progress,
 ) -> ev.Equivalence:
     """
@@ -32,8 +29,7 @@ def judge_output(
         Those without an error.
     encoded : dict
         Token ids of each prompt.
-    design : SampledDesign or None
-        None: no sampled check.
+    check : SampledCheck or None
     """
     most_likely = plan.sampling.temperature == 0
     greedy = None
@@ -42,28 +38,8 @@ def judge_output(
         greedy = compare_greedy(engine, records, encoded, anchored, most_likely=most_likely)
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
-    if design:
-        planned = tell_plan(engine, design, progress)
-        total = design.sequences + len(names_of_controls(engine)) * design.control_sequences
-        advance = progress.start("sampled check and controls", total)
-        sampled, controls = verify_sampled(engine, design, advance, advance.tell)
-        sampled = sampled.model_copy(update={"planned": planned})
+    if check is not None:
+        sampled, controls = run_check(engine, check, progress)
     claim: Any = engine.capabilities.claim if greedy and greedy.outcome == "PASS" else "none"
     basis = engine.capabilities.claim_basis if claim != "none" else "greedy output was not shown to be the same"
     return ev.Equivalence(greedy=greedy, sampled=sampled, controls=controls, claim=claim, claim_basis=basis)
-
-
-def tell_plan(engine: EngineProtocol, design: SampledDesign, progress: Progress) -> ev.SampledPlanned | None:
-    """Say, before the check, what it will be able to see and how long it will take."""
-    planned = plan_sampled(engine, design)
-    if planned is None:
-        progress.say("sampled check: the pilot failed, and so will the check")
-        return None
-    progress.say(f"sampled check: about {planned.seconds:.0f} s, each test at alpha {planned.alpha:.2g}")
-    for place in planned.places:
-        enough = "enough to pass" if place.enough else "too few to pass: INCONCLUSIVE at best"
-        progress.say(
-            f"  {place.place:8} {place.tokens:6} tokens, sees deviations from {place.smallest_deviation:.3f} on; bound about "
-            f"{place.expected_bound:.3f} of {place.delta:g} allowed, {enough}"
-        )
-    return planned

@@ -3,6 +3,13 @@
 from draftproof import evidence as ev
 from draftproof.study.plan import Plan
 
+_JUDGED_BY = {
+    "own pass": "The exact probabilities come from a pass of the plain model over whole sequences, which rounds differently "
+    "from the engine's own passes.",
+    "top log-probabilities": "The probabilities are those that the server's target-only arm reported.",
+    "two samples": "No probabilities were known: the arms' samples were compared with each other, and both may share a defect.",
+}
+
 
 def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_prompts: int) -> list[str]:
     """Say in plain words what was not measured and may not be claimed."""
@@ -57,20 +64,15 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
             "The arms are servers: times include the network and the server's queue, and their memory was not measured."
         )
     if equivalence.sampled is None:
-        asked = plan.sampled.enabled and plan.engine.kind == "openai_http"
-        why = ": a server gives no exact probabilities to judge it by" if asked else ""
-        said.append(f"The sampled law was not checked{why}.")
+        said.append("The sampled law was not checked.")
     else:
-        words = f"{len(plan.sampled.words)} allowed tokens"
-        cells = words if plan.sampled.cells == "words" else "the whole vocabulary in rank cells"
+        words = equivalence.sampled.configuration.get("allowed_token_ids")
+        cells = f"{len(words)} allowed tokens" if isinstance(words, list) else "the whole vocabulary in rank cells"
         said.append(
             f"The sampled law was checked on {len(plan.sampled.prompt)} fixed prompt(s) with {cells} at temperature "
             f"{plan.sampled.temperature:g}; top-k, top-p and other prompts were not."
         )
-        said.append(
-            "The exact probabilities come from a pass of the plain model over whole sequences, which rounds differently "
-            "from the engine's own passes."
-        )
+        said.append(_JUDGED_BY[equivalence.sampled.method])
         if not equivalence.sampled.strata:
             said.append("The engine does not report rounds: tokens were not told apart by their place in the round.")
     return said

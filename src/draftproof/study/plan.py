@@ -242,6 +242,13 @@ class SampledPlan(Table):
     )
     """The fixed input, one text or several of different lengths, taken in turn. Text that repeats itself gives prompt lookup
     something to find."""
+    method: Literal["auto", "own-pass", "top-logprobs", "two-samples"] = "auto"
+    """Where the target's law comes from: its own pass, log-probabilities that a server reports, or nothing but two samples, which
+    need far more sequences; "auto" is the first that the engine can do."""
+    num_logprobs: int = Field(default=20, ge=1, le=100)
+    """How many likeliest tokens a server is asked to report, for "top-logprobs"."""
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+    """Whether a server reports the model's own log-probabilities, or those after temperature and cuts."""
     cells: Literal["words", "ranks"] = "words"
     """"words" restricts the vocabulary to `words`; "ranks" generates from all of it and groups tokens by their rank."""
     words: tuple[str, ...] = (" red", " green", " blue", " black", " white", " yellow", " brown", " orange")

@@ -29,7 +29,8 @@ from draftproof.study import findings as say
 from draftproof.study.findings import Finding
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.setup import encode_prompts, max_len_of, open_engine, sampled_design
+from draftproof.study.sampled import sampled_check
+from draftproof.study.setup import encode_prompts, max_len_of, open_engine
 from draftproof.study.trial import PASSES, draft_with_itself, measure_costs
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
@@ -117,7 +118,7 @@ def without_weights(plan: Plan, prompts: Prompts, progress: Progress) -> list[Fi
 def with_engine(plan: Plan, engine: EngineProtocol, prompts: Prompts, progress: Progress) -> list[Finding]:
     """Make the findings that need a loaded engine: its claim, the self-test, costs and the break-even acceptance."""
     try:
-        sampled_design(engine, plan)
+        sampled_check(engine, plan)
     except DraftproofError as error:
         return [say.refused("sampled check", "cannot be made", error)]
     shortest = min((engine.encode(as_chat(prompt)) for prompt in prompts), key=len)

@@ -31,7 +31,8 @@ from draftproof.study.lock import alone, open_study, registered, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.records import read_records
-from draftproof.study.setup import encode_prompts, open_engine, sampled_design
+from draftproof.study.sampled import sampled_check
+from draftproof.study.setup import encode_prompts, open_engine
 from draftproof.verify.registration import registration
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
@@ -73,7 +74,7 @@ def _run(
     engine = open_engine(plan, progress)
     opened.callback(engine.close)
     encoded = encode_prompts(engine.encode, prompts)
-    design = sampled_design(engine, plan)
+    sampled = sampled_check(engine, plan)
     capabilities = engine.capabilities
     environment = conditions(plan, capabilities, out)
     loaded = {
@@ -83,7 +84,11 @@ def _run(
         "claim": capabilities.claim,
         "engine": capabilities.details,
         "machine": lasting(environment),
-        "registration": registered(registration(engine, design, greedy=plan.sampling.temperature == 0)),
+        "registration": registered(
+            registration(
+                engine, None if sampled is None else sampled.record(engine), greedy=plan.sampling.temperature == 0
+            )
+        ),
     }
     write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
@@ -133,7 +138,7 @@ def _run(
     stopped = _smoke(records)
     usable = [record for record in records if not record["error"]]
 
-    equivalence = judge_output(engine, plan, usable, encoded, None if stopped else design, progress)
+    equivalence = judge_output(engine, plan, usable, encoded, None if stopped else sampled, progress)
 
     parts = engine.memory()
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))

@@ -15,7 +15,6 @@ from draftproof.proposers import CrossTokenizer, DraftModel, EarlyExit, PromptLo
 from draftproof.request import Prompt
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.verify.collect import SampledDesign
 from draftproof.verify.controls import Control, Parts
 from draftproof.workload.prompts import WorkloadPrompt
 
@@ -90,32 +89,6 @@ def _planted(plan: Plan, plant: Control) -> dict[str, Any]:
 def max_len_of(plan: Plan) -> int:
     """Return the longest sequence that a plan asks for, before the model's own limit."""
     return DEFAULT_MAX_LEN if plan.engine.max_len == "auto" else plan.engine.max_len
-
-
-def sampled_design(engine: EngineProtocol, plan: Plan) -> SampledDesign | None:
-    """
-    Return the design of the sampled check in token ids, or None when the plan has none, or the engine cannot be judged by it.
-
-    Raises
-    ------
-    PlanError
-        A word is not one token, two words are the same token, or the prompt cannot be used.
-    """
-    if not plan.sampled.enabled or not (engine.capabilities.score and engine.capabilities.allowed_token_ids):
-        return None
-    values = plan.sampled.model_dump(exclude={"enabled", "prompt", "words", "cells"})
-    allowed: list[int] = []
-    for word in plan.sampled.words if plan.sampled.cells == "words" else ():
-        token_ids = engine.encode(word)
-        if len(token_ids) != 1 or token_ids[0] in allowed:
-            what = "a token that another word has" if len(token_ids) == 1 else f"{len(token_ids)} tokens"
-            raise PlanError(f"sampled.words: {word!r} is {what} in this tokenizer; choose different one-token words")
-        allowed.extend(token_ids)
-    try:
-        texts = [engine.encode(text) for text in plan.sampled.prompt]
-    except PromptError as error:
-        raise PlanError(f"sampled.prompt: {error}") from None
-    return SampledDesign(prompts=tuple(map(tuple, texts)), allowed_token_ids=tuple(allowed) or None, **values)
 
 
 def encode_prompts(encode: Callable[[Prompt], list[int]], prompts: Sequence[WorkloadPrompt]) -> dict[str, list[int]]:

@@ -13,13 +13,14 @@ from draftproof.measure.run import interleave
 from draftproof.request import SamplingParams
 from draftproof.study.append import append_record
 from draftproof.study.conditions import conditions
-from draftproof.study.judge import judge_output, tell_plan
+from draftproof.study.judge import judge_output
 from draftproof.study.limits import judged_limits
 from draftproof.study.lock import alone, open_study, registered, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.records import read_records
-from draftproof.study.setup import encode_prompts, open_engine, sampled_design
+from draftproof.study.sampled import sampled_check, tell_plan
+from draftproof.study.setup import encode_prompts, open_engine
 from draftproof.verify.controls import Control
 from draftproof.verify.registration import registration
 from draftproof.workload.loaders import load_prompts
@@ -54,9 +55,11 @@ def verify_study(
         engine = _open(plan, progress, plant)
         opened.callback(engine.close)
         encoded = encode_prompts(engine.encode, prompts)
-        design = sampled_design(engine, plan)
+        check = sampled_check(engine, plan)
         able = engine.capabilities
-        record = registered(registration(engine, design, greedy=plan.sampling.temperature == 0))
+        record = registered(
+            registration(engine, None if check is None else check.record(engine), greedy=plan.sampling.temperature == 0)
+        )
         planted = None if plant is None else plant.name
         write_lock(
             study,
@@ -85,7 +88,7 @@ def verify_study(
                     advance=progress.start(f"both arms, {concurrency} at a time", len(prompts)),
                 )
         usable = [item for item in records if not item["error"]]
-        equivalence = judge_output(engine, plan, usable, encoded, design, progress)
+        equivalence = judge_output(engine, plan, usable, encoded, check, progress)
         failed = [f"prompt '{item['prompt_id']}': {item['error']}" for item in records if item["error"]]
         outcome, reasons = _outcome(equivalence, failed)
         result = ev.Verification(
@@ -115,9 +118,13 @@ def plan_verification(plan: Plan, progress: Progress) -> tuple[dict[str, Any], e
         None where there is no sampled check.
     """
     engine = _open(plan, progress, None)
-    design = sampled_design(engine, plan)
-    record = registered(registration(engine, design, greedy=plan.sampling.temperature == 0))
-    return record, tell_plan(engine, design, progress) if design else None
+    check = sampled_check(engine, plan)
+    record = registered(
+        registration(engine, None if check is None else check.record(engine), greedy=plan.sampling.temperature == 0)
+    )
+    return record, tell_plan(
+        engine, check.law, progress
+    ) if check and check.method == "own-pass" and check.law else None
 
 
 def _open(plan: Plan, progress: Progress, plant: Control | None) -> EngineProtocol:

@@ -12,17 +12,17 @@ from draftproof.verify.noise_floor import CAP
 from draftproof.verify.sampled import SHARES, impossible_places
 
 
-def registration(engine: EngineProtocol, design: SampledDesign | None, *, greedy: bool) -> dict[str, Any]:
+def registration(engine: EngineProtocol, sampled: dict[str, Any] | None, *, greedy: bool) -> dict[str, Any]:
     """
     Return the record: claims, statistics, error rates, sizes, seeds, controls, quotas, and what ends in which outcome.
 
     Parameters
     ----------
     engine : EngineProtocol
-    design : SampledDesign or None
-        None where sampled output is not checked.
+    sampled : dict or None
+        Of the sampled check; None where there is none.
     greedy : bool
-        Whether greedy output is.
+        Whether greedy output is compared.
     """
     able = engine.capabilities
     record: dict[str, Any] = {"engine": able.name, "num_speculative_tokens": able.num_speculative_tokens}
@@ -35,36 +35,42 @@ def registration(engine: EngineProtocol, design: SampledDesign | None, *, greedy
             "tau cap, logits": CAP,
             "ties at most, times the target's own rate": RATE_FACTOR,
         }
-    if design is not None:
-        record["sampled"] = {
-            "claim": f"total variation below {design.delta} overall and {design.delta_stratum} per place in the round",
-            "prompts": [list(prompt) for prompt in design.prompts],
-            "cells": "ranks" if design.allowed_token_ids is None else list(design.allowed_token_ids),
-            "temperature": design.temperature,
-            "sequences": design.sequences,
-            "tokens of a sequence": design.tokens,
-            "batch": design.batch,
-            "seeds": f"{design.seed} x {SEED_STRIDE} + sequence; controls: the seeds after it",
-            "tests": "verify.battery: support, chi-square, scores, independence, correlations, repeats; Holm",
-            "e-process": f"on {', '.join(SCOPES)}; a look after each block; may stop with FAIL",
-            "alpha_fail": design.alpha_fail,
-            "shares of alpha_fail": f"1/{SHARES} the e-process, 1/{SHARES} the tests at the end",
-            "alpha_eq": design.alpha_eq,
-            "looks at the bound": 1,
-            "delta": design.delta,
-            "delta_stratum": design.delta_stratum,
-            "quotas": {
-                place: design.min_stratum_tokens
-                for place in PLACES
-                if place not in impossible_places(able.num_speculative_tokens)
-            },
-            "controls": [
-                {"name": name, "kind": kind, "sequences": design.control_sequences, "expected": expected}
-                for name, kind in names_of_controls(engine)
-                for expected in ["flagged" if kind == "defect" else "not flagged"]
-            ],
-            "exclusions": "none: a request that fails makes the check INCONCLUSIVE",
-            "inconclusive": "a quota or a bound is missed, a request fails, or a control misbehaves, whatever else was seen",
-            "reruns": 0,
-        }
+    if sampled is not None:
+        record["sampled"] = sampled
     return record
+
+
+def sampled_record(engine: EngineProtocol, design: SampledDesign) -> dict[str, Any]:
+    """Return the record of a check that knows the target's law."""
+    able = engine.capabilities
+    return {
+        "claim": f"total variation below {design.delta} overall and {design.delta_stratum} per place in the round",
+        "prompts": [list(prompt) for prompt in design.prompts],
+        "cells": "ranks" if design.allowed_token_ids is None else list(design.allowed_token_ids),
+        "temperature": design.temperature,
+        "sequences": design.sequences,
+        "tokens of a sequence": design.tokens,
+        "batch": design.batch,
+        "seeds": f"{design.seed} x {SEED_STRIDE} + sequence; controls: the seeds after it",
+        "tests": "verify.battery: support, chi-square, scores, independence, correlations, repeats; Holm",
+        "e-process": f"on {', '.join(SCOPES)}; a look after each block; may stop with FAIL",
+        "alpha_fail": design.alpha_fail,
+        "shares of alpha_fail": f"1/{SHARES} the e-process, 1/{SHARES} the tests at the end",
+        "alpha_eq": design.alpha_eq,
+        "looks at the bound": 1,
+        "delta": design.delta,
+        "delta_stratum": design.delta_stratum,
+        "quotas": {
+            place: design.min_stratum_tokens
+            for place in PLACES
+            if place not in impossible_places(able.num_speculative_tokens)
+        },
+        "controls": [
+            {"name": name, "kind": kind, "sequences": design.control_sequences, "expected": expected}
+            for name, kind in names_of_controls(engine)
+            for expected in ["flagged" if kind == "defect" else "not flagged"]
+        ],
+        "exclusions": "none: a request that fails makes the check INCONCLUSIVE",
+        "inconclusive": "a quota or a bound is missed, a request fails, or a control misbehaves, whatever else was seen",
+        "reruns": 0,
+    }
