@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from draftproof.evidence import Equivalence, Evidence, Verification
 from draftproof.report import plots, words
-from draftproof.report.pairs import Pair, pair_requests
+from draftproof.report.pairs import Pair, most_telling, pair_requests
 
 _TIMES = (
     ("latency", "from sending a request to its last token"),
@@ -42,7 +42,8 @@ def render_html(evidence: Evidence, requests: list[dict[str, Any]] | None) -> st
             e=evidence,
             words=words,
             time_names=_TIMES,
-            pairs=pairs,
+            pairs=most_telling(pairs),
+            num_pairs=len(pairs),
             plots=_plots(evidence, pairs),
         )
     )
