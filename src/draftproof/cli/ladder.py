@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from draftproof.errors import InputError, RefusedError
+from draftproof.report.tables import table, text
 
 if TYPE_CHECKING:
     from draftproof.gate.ladder import Ladder
@@ -133,13 +132,11 @@ def _show(ladder: "Ladder", at: Path, json_path: Path | None) -> None:
         rung = rung_of(ladder.top)
         parts = (rung.engine["kind"], *rung.models, str(rung.speculation.get("proposer")))
         _say(f"{at}: {', '.join(parts)}")
-    table = Table()
+    shown = table("", ("rung", "configuration", "state", "claim", "why"))
     columns = ("number", "label", "state", "claim", "why")
-    for heading in ("rung", "configuration", "state", "claim", "why"):
-        table.add_column(heading, overflow="fold")
     for row in rungs:
-        table.add_row(*(Text("" if row[key] is None else str(row[key])) for key in columns))
-    Console().print(table)
+        shown.add_row(*(text("" if row[key] is None else row[key]) for key in columns))
+    Console().print(shown)
 
 
 def _rungs(ladder: "Ladder") -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from draftproof.errors import InputError
+from draftproof.report.tables import table, text
 from draftproof.study.plan import Plan, load_plan, parse_plan
 
 EARLY_EXIT = "early-exit:"
@@ -45,10 +45,10 @@ def verify(
     console = Console()
     controls = DEFECTS | LOSSLESS
     if list_controls:
-        table = Table("name", "kind", "part", "stands for")
+        shown = table("", ("name", "kind", "part", "stands for"))
         for control in controls.values():
-            table.add_row(control.name, control.kind, control.part, control.stands_for)
-        console.print(table)
+            shown.add_row(*map(text, (control.name, control.kind, control.part, control.stands_for)))
+        console.print(shown)
         return
     if plant is not None and plant not in controls:
         raise InputError(f"--plant {plant!r} is no control; --list-controls lists them")
