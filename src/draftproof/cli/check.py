@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
 from draftproof.report.tables import table, text
 from draftproof.study.plan import load_plan
@@ -21,11 +22,10 @@ def check(
 ) -> None:
     """See whether a study can run: models, memory, context, a short self-test, break-even. Exit code: 0, or 2 if refused."""
     from draftproof.cli.progress import TerminalProgress
-    from draftproof.evidence import require_writable, write_whole
+    from draftproof.evidence import write_whole
     from draftproof.study.preflight import preflight
 
-    if json_path:
-        require_writable(json_path)
+    require_copy(json_path)
     console = Console()
     with TerminalProgress(console) as progress:
         findings = preflight(load_plan(study), progress)

@@ -9,7 +9,9 @@ import typer
 from rich.console import Console
 
 from draftproof import evidence as ev
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
+from draftproof.measure.stored import evidence_file
 from draftproof.report import words
 from draftproof.report.tables import table, text
 
@@ -34,6 +36,7 @@ def predict(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the prediction here.")] = None,
 ) -> None:
     """Predict the speed-up for every k."""
+    require_copy(json_path)
     given = {"--acceptance": acceptance, "--draft-ms": draft_ms, "--target-ms": target_ms}
     others = {"--score-ms": score_ms, "--num-speculative-tokens": num_speculative_tokens}
     if source is not None:
@@ -53,7 +56,7 @@ def predict(
 
 
 def _from_study(source: Path) -> dict[str, Any]:
-    path = source / "evidence.json" if source.is_dir() else source
+    path = evidence_file(source)
     stored = ev.load(path)
     found = stored.comparison.prediction if stored.comparison else {}
     if not found:

@@ -1,12 +1,12 @@
 """``draftproof sweep``: a table of arms at each batch, and the lines of the study that should come next."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
 from draftproof.report import words
 from draftproof.report.tables import table, text
@@ -29,21 +29,18 @@ def sweep(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write sweep.json's content here.")] = None,
 ) -> None:
     """Find the fastest k and proposer for each batch; stops hopeless arms early. It explores: a study of its own decides."""
-    from draftproof.cli.progress import TerminalProgress
+    from draftproof.cli.progress import progress_into
     from draftproof.evidence import write_whole
     from draftproof.study.arms import sweep_plan
     from draftproof.study.sweep import run_sweep
 
+    require_copy(json_path, out)
     plan = load_plan(study)
     levels = _numbers("--batch", batch) if batch else plan.workload.concurrency
     swept = sweep_plan(plan, _numbers("--k", k), tuple(filter(None, proposers.split(","))), levels)
     console = Console()
-    try:
-        with TerminalProgress(console) as progress:
-            result = run_sweep(swept, out, resume=resume, progress=progress)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"draftproof: interrupted; what was measured is in {out}, --resume goes on with it\n")
-        raise typer.Exit(130) from None
+    with progress_into(out, console) as progress:
+        result = run_sweep(swept, out, resume=resume, progress=progress)
     if json_path:
         write_whole(json_path, result.model_dump_json(indent=2) + "\n")
     for best in result.recommended:
