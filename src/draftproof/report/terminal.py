@@ -185,7 +185,7 @@ def _equivalence(equivalence: Equivalence | None) -> list[tuple[str, str]]:
         lines.append((f"sampled: {words.NOT_MEASURED}", ""))
     else:
         told = f"sampled {sampled.outcome}: total variation upper bound {words.number(sampled.tv_upper_bound)}"
-        told += f" (delta {sampled.delta:g}), p-value {words.number(sampled.p_value)}, {sampled.tokens} tokens"
+        told += f" (delta {sampled.delta:g}), p-value {words.number(sampled.p_value)}, {sampled.tokens} tokens, by {sampled.method}"
         lines.append((told, _RESULT_STYLES[sampled.outcome]))
         if sampled.smallest_deviation is not None:
             told = words.smallest_seen(sampled.smallest_deviation)
