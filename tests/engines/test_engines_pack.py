@@ -203,6 +203,15 @@ def test_siblings_give_what_each_layer_gives_alone(bias: bool) -> None:
 
 
 @can_pack
+def test_siblings_run_in_inference_mode() -> None:
+    linears, parts = siblings_of(40, 24)
+    with torch.inference_mode():
+        hidden = torch.randn(1, 3, 96).to(torch.bfloat16)
+        for linear, part in zip(linears, parts, strict=True):
+            assert torch.allclose(part(hidden), PackedLinear(linear)(hidden), rtol=2 * ROUNDING, atol=1e-5)
+
+
+@can_pack
 def test_siblings_see_that_their_input_was_written_over() -> None:
     linears, parts = siblings_of(40, 24)
     hidden = torch.randn(1, 3, 96).to(torch.bfloat16)

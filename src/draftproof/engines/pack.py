@@ -71,7 +71,8 @@ class PackedSiblings(nn.Module):
 
     def part(self, hidden: Tensor, index: int) -> Tensor:
         """Return one layer's output; the product is kept for the siblings, which are asked next with the same tensor."""
-        kept, version = self._kept, hidden._version
+        # tensors of inference mode have no version, and no model writes over what its projections read
+        kept, version = self._kept, 0 if hidden.is_inference() else hidden._version
         if kept.hidden is not hidden or kept.version != version:
             kept.hidden, kept.version = hidden, version
             kept.parts = torch.split_with_sizes(self.whole.forward(hidden), self.sizes, -1)
