@@ -45,9 +45,8 @@ def sampled_check(engine: EngineProtocol, plan: Plan) -> SampledCheck | None:
     Raises
     ------
     PlanError
-        The engine cannot do what the plan asks for, a word is not one token, or two words are the same token.
-    PromptError
-        A prompt of the check cannot be used.
+        The engine cannot do what the plan asks for, a word is not one token, two words are the same token, or a prompt cannot be
+        used.
     """
     table, able = plan.sampled, engine.capabilities
     if not table.enabled:
@@ -68,7 +67,7 @@ def sampled_check(engine: EngineProtocol, plan: Plan) -> SampledCheck | None:
     try:
         prompts = tuple(tuple(engine.encode(text)) for text in table.prompt)
     except PromptError as error:
-        raise PromptError(f"sampled.prompt: {error}") from None
+        raise PlanError(f"sampled.prompt: {error}") from None
     if method == "two-samples":
         if len(prompts) < 2:
             raise PlanError("sampled.prompt: two samples need two or more different prompts at once; give a list")
