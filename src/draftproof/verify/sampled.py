@@ -2,8 +2,8 @@
 Is the sampled speculative output drawn from the target's law?
 
 Fixed prompts, many seeds; a small allowed vocabulary, or the whole of it in rank cells. Every token is judged by the target's
-exact probabilities after its own prefix, which an independent pass of the plain model gives; the speculative pass never
-judges itself.
+probabilities after its own prefix, which an independent pass of the plain model gives, or a server's target-only arm reports;
+the speculative pass never judges itself.
 """
 
 import math
@@ -57,8 +57,7 @@ def verify_sampled(
     SampledResult, list of ControlResult
         PASS needs: an accept rule whose law is the target's (`verify.identity`), nothing rejected at ``alpha_fail``, the
         upper bound on the total variation below ``delta``, every stratum covered and its bound below ``delta_stratum``, and
-        controls that behaved. Where they did not, the outcome is
-        INCONCLUSIVE whatever else was seen.
+        controls that behaved. Where they did not, the outcome is INCONCLUSIVE whatever else was seen.
 
     Notes
     -----
