@@ -21,6 +21,7 @@ UNFINISHED = ".tmp"
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 VerdictName = Literal["ADOPT", "KEEP_TARGET_ONLY", "INCONCLUSIVE", "ROLL_BACK"]
 EXIT_CODES: dict[str, int] = {"ADOPT": 0, "KEEP_TARGET_ONLY": 10, "INCONCLUSIVE": 11, "ROLL_BACK": 12}
+OUTCOME_CODES: dict[str, int] = {"PASS": 0, "INCONCLUSIVE": 11, "FAIL": 12}
 
 
 class Part(BaseModel):
@@ -496,9 +497,6 @@ class Verification(Part):
     outcome: Outcome
     reasons: list[str]
     limits: list[str]
-
-
-OUTCOME_CODES: dict[str, int] = {"PASS": 0, "INCONCLUSIVE": 11, "FAIL": 12}
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -236,6 +236,23 @@ def test_a_copy_that_cannot_be_written_is_refused_before_anything_runs(
     assert "cannot write" in refused("demo", "--out", tmp_path / "out", *copy)
     assert "cannot write" in refused("check", study, *copy)
     assert "cannot write" in refused("decide", stored / "out" / "evidence.json", stored / "policy.toml", *copy)
+    evidence, ladder = stored / "out" / "evidence.json", ("--ladder", tmp_path / "ladder.sqlite")
+    assert "cannot write" in refused("verify", study, "--out", tmp_path / "out", *copy)
+    assert "cannot write" in refused("verify", study, "--plan-only", *copy)
+    assert "cannot write" in refused("compare", evidence, evidence, *copy)
+    assert "cannot write" in refused("predict", evidence, *copy)
+    assert "cannot write" in refused("sweep", study, "--out", tmp_path / "out", *copy)
+    assert "cannot write" in refused("ladder", "promote", evidence, *ladder, *copy)
+    for command in (("status",), ("rollback", "--reason", "slow"), ("history",)):
+        assert "cannot write" in refused("ladder", *command, *ladder, *copy)
+
+
+@pytest.mark.parametrize("command", ["run", "verify", "sweep"])
+def test_a_copy_in_the_place_of_the_folder_is_refused(
+    command: str, tmp_path: Path, stored: Path, refused: Refused
+) -> None:
+    out = tmp_path / "out"
+    assert "it is the folder of --out" in refused(command, stored / "study.toml", "--out", out, "--json", out)
 
 
 EVIDENCE = {

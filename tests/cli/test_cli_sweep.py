@@ -67,6 +67,16 @@ def test_options_that_cannot_be_used_are_one_line_and_leave_nothing(
     assert (code, out) == (2, "") and err.count("\n") == 1 and said in err and not (tmp_path / "out").exists()
 
 
+def test_servers_are_not_swept_since_they_choose_k_themselves(tmp_path: Path, sweep) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(
+        'name = "x"\n[engine]\nkind = "openai_http"\nbase_url = "http://127.0.0.1:1"\n[speculation]\nproposer = "server"\n'
+        '[policy]\nmin_claim = "up_to_ties"\n'
+    )
+    code, out, err = sweep(study, "--out", tmp_path / "out")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "chosen when it is started" in err
+
+
 def test_an_interruption_is_one_line_and_resume_goes_on(tmp_path: Path, sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     study, race = study_of(tmp_path), module._measure
     calls = 0

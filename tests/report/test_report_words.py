@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from report_evidence import UNKNOWN, between, make_prediction
+from report_evidence import UNKNOWN, between, full, make_prediction
 
 from draftproof.evidence import EXIT_CODES, Interval
 from draftproof.report import words
@@ -63,3 +63,15 @@ def test_a_prediction_says_whether_it_holds_and_what_is_fastest() -> None:
     assert "agree" not in said[0] and "break-even needs no acceptance" not in said[2]
     assert "no acceptance breaks even" in said[2] and said[-1] == "no k is predicted to be faster than target-only"
     assert "most is lost" not in words.prediction(make_prediction(parts={"draft time": 1.0}))[1]
+
+
+def test_what_was_checked_is_one_sentence_a_check() -> None:
+    equivalence = full().equivalence
+    assert equivalence is not None and equivalence.greedy is not None and equivalence.sampled is not None
+    greedy, sampled = words.checked(equivalence)
+    assert f"{equivalence.greedy.identical} of {equivalence.greedy.prompts} prompts token for token" in greedy
+    assert f"claim {equivalence.claim}." in greedy
+    assert f"total variation at most {words.number(equivalence.sampled.tv_upper_bound)} over" in sampled
+    behaved = sum(control.behaved for control in equivalence.controls)
+    assert f"{behaved} of {len(equivalence.controls)} controls behaved." in sampled
+    assert words.checked(equivalence.model_copy(update={"greedy": None, "sampled": None})) == []

@@ -145,6 +145,21 @@ def test_a_servers_samples_are_held_against_its_other_arm_where_that_is_asked_fo
     assert "both may share a defect" in " ".join(evidence.limits)
 
 
+@pytest.mark.parametrize(
+    ("server", "method", "said"),
+    [
+        pytest.param("vllm", "own-pass", "cannot do that; allowed: auto, top-logprobs, two-samples", id="no-logits"),
+        pytest.param("openai", "auto", "cannot be told to go on after an end of sequence", id="ends-of-its-own"),
+    ],
+)
+def test_a_sampled_check_that_a_server_cannot_have_is_refused_before_a_request(
+    tmp_path: Path, server: str, method: str, said: str
+) -> None:
+    with pytest.raises(PlanError, match=said):
+        attached(tmp_path, {"dialect": server}, {"dialect": server}, sampled=SAMPLED | {"method": method})
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_server_that_ends_too_early_rolls_back(tmp_path: Path) -> None:
     evidence, _ = attached(tmp_path, drafting={"cut_after": 7})
     assert result(evidence, "greedy output") == ("miss", "ROLL_BACK") and evidence.decision.verdict == "ROLL_BACK"

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
+from draftproof.report.tables import table, text
 from draftproof.study.plan import load_plan
 
 STYLES = {"fine": "green", "warn": "yellow", "refuse": "red"}
@@ -22,11 +22,10 @@ def check(
 ) -> None:
     """See whether a study can run: models, memory, context, a short self-test, break-even. Exit code: 0, or 2 if refused."""
     from draftproof.cli.progress import TerminalProgress
-    from draftproof.evidence import require_writable, write_whole
+    from draftproof.evidence import write_whole
     from draftproof.study.preflight import preflight
 
-    if json_path:
-        require_writable(json_path)
+    require_copy(json_path)
     console = Console()
     with TerminalProgress(console) as progress:
         findings = preflight(load_plan(study), progress)
@@ -34,12 +33,10 @@ def check(
     if json_path:
         values = {"study": str(study), "refused": refused, "findings": [asdict(item) for item in findings]}
         write_whole(json_path, json.dumps(values, indent=2) + "\n")
-    table = Table()
-    for heading in ("finding", "result", "status", "why"):
-        table.add_column(heading, overflow="fold")
+    shown = table("", ("finding", "result", "status", "why"))
     for item in findings:
-        table.add_row(Text(item.finding), Text(item.result), Text(item.status, STYLES[item.status]), Text(item.why))
-    console.print(table)
+        shown.add_row(text(item.finding), text(item.result), text(item.status, STYLES[item.status]), text(item.why))
+    console.print(shown)
     num_warnings = sum(item.status == "warn" for item in findings)
     console.print(f"{len(findings)} findings: {len(refused)} refused, {num_warnings} warned", highlight=False)
     if refused:

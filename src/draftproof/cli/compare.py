@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from draftproof.cli.json_copy import require_copy
 from draftproof.evidence import EXIT_CODES, write_whole
 
 NOT_COMPARABLE = EXIT_CODES["INCONCLUSIVE"]
@@ -25,6 +26,7 @@ def compare(
     from draftproof.measure.stored import load_runs
     from draftproof.report.runs import print_runs
 
+    require_copy(json_path)
     stored = load_runs(runs)
     found = compare_runs(stored, across_machines=across_machines)
     if json_path:

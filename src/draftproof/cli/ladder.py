@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError, RefusedError
+from draftproof.report.tables import table, text
 
 if TYPE_CHECKING:
     from draftproof.gate.ladder import Ladder
@@ -28,9 +28,10 @@ DEFAULT = Path("ladder.sqlite")
 
 @ladder_app.command()
 def status(at: At = DEFAULT, json_path: Json = None) -> None:
-    """Show the rungs and which is active. What this machine has outlived is taken off and recorded."""
+    """Show the rungs and which is active. What no longer fits this machine is taken off and recorded."""
     from draftproof.gate.ladder import refresh
 
+    require_copy(json_path)
     _show(refresh(at, _environment(_models(at))), at, json_path)
 
 
@@ -44,15 +45,14 @@ def promote(
     json_path: Json = None,
 ) -> None:
     """Put a study's rung on top. Exit code: 0; refused by a rule: the verdict's, 10 to 12, or 11 for ADOPT."""
-    import hashlib
-
     from draftproof import evidence as ev
+    from draftproof.engines.digest import sha256
     from draftproof.gate import ladder as rungs
     from draftproof.gate import promote as up
     from draftproof.gate.rung import read_rung
 
-    stored = ev.load(evidence)
-    digest = hashlib.sha256(evidence.read_bytes()).hexdigest()
+    require_copy(json_path)
+    stored, digest = ev.load(evidence), sha256(evidence)
     environment = _environment({*read_rung(stored, concurrency).models, *_models(at)})
     try:
         ladder, event = up.promote(at, stored, digest, environment, concurrency=concurrency, reason=reason, note=note)
@@ -76,6 +76,7 @@ def rollback(
     """Go down to a lower rung, at the bottom target-only. Needs no study and looks at no environment."""
     from draftproof.gate.ladder import TARGET_ONLY, name_of, roll_back
 
+    require_copy(json_path)
     if to is not None and to != TARGET_ONLY and not to.isdecimal():
         raise InputError(f"--to {to} is no rung; allowed: {TARGET_ONLY}, or a number that `ladder status` shows")
     wanted = None if to is None else 0 if to == TARGET_ONLY else int(to)
@@ -90,6 +91,7 @@ def history(at: At = DEFAULT, json_path: Json = None) -> None:
     from draftproof.evidence import write_whole
     from draftproof.gate.events import read_events
 
+    require_copy(json_path)
     events = read_events(at)
     if json_path:
         write_whole(json_path, json.dumps([event.model_dump(mode="json") for event in events], indent=2) + "\n")
@@ -133,13 +135,11 @@ def _show(ladder: "Ladder", at: Path, json_path: Path | None) -> None:
         rung = rung_of(ladder.top)
         parts = (rung.engine["kind"], *rung.models, str(rung.speculation.get("proposer")))
         _say(f"{at}: {', '.join(parts)}")
-    table = Table()
+    shown = table("", ("rung", "configuration", "state", "claim", "why"))
     columns = ("number", "label", "state", "claim", "why")
-    for heading in ("rung", "configuration", "state", "claim", "why"):
-        table.add_column(heading, overflow="fold")
     for row in rungs:
-        table.add_row(*(Text("" if row[key] is None else str(row[key])) for key in columns))
-    Console().print(table)
+        shown.add_row(*(text("" if row[key] is None else row[key]) for key in columns))
+    Console().print(shown)
 
 
 def _rungs(ladder: "Ladder") -> list[dict[str, Any]]:

@@ -17,8 +17,10 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.check import check
 from draftproof.cli.compare import compare
+from draftproof.cli.json_copy import require_copy
 from draftproof.cli.ladder import ladder_app
 from draftproof.cli.predict import predict
+from draftproof.cli.progress import progress_into
 from draftproof.cli.sweep import sweep
 from draftproof.cli.verify import verify
 from draftproof.errors import DraftproofError, InputError
@@ -94,8 +96,7 @@ def decide_command(
 ) -> None:
     """Decide again from stored evidence. With another policy than the locked one the verdict is marked not registered."""
     stored, thresholds = ev.load(evidence), load_policy(policy)
-    if json_path:
-        ev.require_writable(json_path)
+    require_copy(json_path)
     decision = decide(
         arms=stored.arms,
         equivalence=stored.equivalence,
@@ -140,21 +141,13 @@ app.add_typer(ladder_app, name="ladder")
 
 
 def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
-    # what lies beside the evidence is written where the study sees to it itself
-    if json_path and json_path.parent.resolve() != out.resolve():
-        ev.require_writable(json_path)
     console = Console()
-    try:
-        from draftproof.cli.progress import TerminalProgress
+    with progress_into(out, console) as progress:
+        require_copy(json_path, out)
         from draftproof.report.write import write_reports
         from draftproof.study.run import run_study
 
-        with TerminalProgress(console) as progress:
-            evidence, records = run_study(plan, out, resume=resume, progress=progress)
-    except KeyboardInterrupt:
-        # caught here, since the command-line library would end without a word
-        sys.stderr.write(f"draftproof: interrupted; what was measured is in {out}, --resume goes on with it\n")
-        raise typer.Exit(130) from None
+        evidence, records = run_study(plan, out, resume=resume, progress=progress)
     path = write_reports(evidence, out, records)
     if json_path:
         ev.save(evidence, json_path)

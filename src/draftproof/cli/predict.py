@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from draftproof import evidence as ev
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
+from draftproof.measure.stored import evidence_file
 from draftproof.report import words
+from draftproof.report.tables import table, text
 
 DEFAULT_K = 8
 LARGEST_K = 128
@@ -35,6 +36,7 @@ def predict(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the prediction here.")] = None,
 ) -> None:
     """Predict the speed-up for every k."""
+    require_copy(json_path)
     given = {"--acceptance": acceptance, "--draft-ms": draft_ms, "--target-ms": target_ms}
     others = {"--score-ms": score_ms, "--num-speculative-tokens": num_speculative_tokens}
     if source is not None:
@@ -54,7 +56,7 @@ def predict(
 
 
 def _from_study(source: Path) -> dict[str, Any]:
-    path = source / "evidence.json" if source.is_dir() else source
+    path = evidence_file(source)
     stored = ev.load(path)
     found = stored.comparison.prediction if stored.comparison else {}
     if not found:
@@ -64,10 +66,10 @@ def _from_study(source: Path) -> dict[str, Any]:
         )
     console = Console()
     for level, prediction in found.items():
-        table = _table(f"{level} at a time", ("k", "tokens per round", "ms per token", "speed-up", ""))
+        shown = table(f"{level} at a time", ("k", "tokens per round", "ms per token", "speed-up", ""))
         for row in prediction.by_k:
             at_k = row.num_speculative_tokens == prediction.num_speculative_tokens
-            table.add_row(
+            shown.add_row(
                 str(row.num_speculative_tokens),
                 words.number(row.tokens_per_round),
                 words.number(row.ms_per_token),
@@ -78,9 +80,9 @@ def _from_study(source: Path) -> dict[str, Any]:
                 if row.extrapolated
                 else "",
             )
-        console.print(table)
+        console.print(shown)
         for line in words.prediction(prediction):
-            console.print(Text(f"  - {line}"))
+            console.print(text(f"  - {line}"))
     return {"prediction": {level: prediction.model_dump(mode="json") for level, prediction in found.items()}}
 
 
@@ -94,10 +96,10 @@ def _from_times(chances: list[float], draft_ms: float, target_ms: float, score_m
             raise InputError(f"{name} = {value:g}: allowed above 0, in ms")
     rows = expected_by_k(chances, draft_ms=draft_ms, target_ms=target_ms, score_ms=score_ms)
     best = max(rows, key=lambda row: row.speedup)
-    table = _table("", ("k", "tokens per round", "ms per token", "speed-up", "break-even acceptance"))
+    shown = table("", ("k", "tokens per round", "ms per token", "speed-up", "break-even acceptance"))
     for row in rows:
         needed = "none" if row.break_even is None else f"{row.break_even:.2f}"
-        table.add_row(
+        shown.add_row(
             str(row.num_speculative_tokens),
             words.number(row.tokens_per_round),
             words.number(row.ms_per_token),
@@ -106,21 +108,21 @@ def _from_times(chances: list[float], draft_ms: float, target_ms: float, score_m
             style="bold" if row is best and best.speedup > 1 else "",
         )
     console = Console()
-    console.print(table)
+    console.print(shown)
     told = f"fastest: k = {best.num_speculative_tokens}, {words.times(best.speedup)}"
-    console.print(Text(told if best.speedup > 1 else "target-only is fastest: no k pays at these times"))
+    console.print(text(told if best.speedup > 1 else "target-only is fastest: no k pays at these times"))
     chosen = best.num_speculative_tokens if best.speedup > 1 else None
     return {"by_k": [row._asdict() for row in rows], "best": chosen}
 
 
-def _chances(text: str, num_speculative_tokens: int | None) -> list[float]:
+def _chances(given: str, num_speculative_tokens: int | None) -> list[float]:
     try:
-        chances = [float(part) for part in text.split(",")]
+        chances = [float(part) for part in given.split(",")]
     except ValueError:
         chances = []
     if not chances or not all(0.0 <= chance <= 1.0 for chance in chances):
         raise InputError(
-            f"--acceptance = '{text}': allowed are numbers from 0 to 1, one or one for each position, such as 0.7"
+            f"--acceptance = '{given}': allowed are numbers from 0 to 1, one or one for each position, such as 0.7"
         )
     most = DEFAULT_K if len(chances) == 1 else len(chances)
     most = most if num_speculative_tokens is None else num_speculative_tokens
@@ -133,10 +135,3 @@ def _chances(text: str, num_speculative_tokens: int | None) -> list[float]:
             f"--acceptance has {len(chances)} positions and --num-speculative-tokens is {most}; give as many"
         )
     return chances[:most]
-
-
-def _table(title: str, headings: tuple[str, ...]) -> Table:
-    table = Table(title=Text(title) if title else None, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table

@@ -1,9 +1,13 @@
 """Progress on the terminal; plain lines where there is no terminal."""
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,6 +22,7 @@ from rich.progress import (
 from draftproof.study.progress import Advance
 
 SECONDS_BETWEEN_LINES = 10.0
+INTERRUPTED = 130
 
 
 class TerminalProgress:
@@ -54,6 +59,18 @@ class TerminalProgress:
             return Bar(self._bars, self._bars.add_task(title, total=total), title)
         self.say(f"{title}: {total} steps")
         return Lines(self.say, title, total)
+
+
+@contextmanager
+def progress_into(out: Path, console: Console) -> Iterator[TerminalProgress]:
+    """Show what a command does that keeps what it has measured in a folder; an interruption is one line and exit code 130."""
+    try:
+        with TerminalProgress(console) as progress:
+            yield progress
+    except KeyboardInterrupt:
+        # caught here, since the command-line library would end without a word
+        sys.stderr.write(f"draftproof: interrupted; what was measured is in {out}, --resume goes on with it\n")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 class Bar:

@@ -1,16 +1,15 @@
 """``draftproof sweep``: a table of arms at each batch, and the lines of the study that should come next."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
 from draftproof.report import words
+from draftproof.report.tables import table, text
 from draftproof.study.plan import load_plan
 
 if TYPE_CHECKING:
@@ -30,47 +29,43 @@ def sweep(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write sweep.json's content here.")] = None,
 ) -> None:
     """Find the fastest k and proposer for each batch; stops hopeless arms early. It explores: a study of its own decides."""
-    from draftproof.cli.progress import TerminalProgress
+    from draftproof.cli.progress import progress_into
     from draftproof.evidence import write_whole
     from draftproof.study.arms import sweep_plan
     from draftproof.study.sweep import run_sweep
 
+    require_copy(json_path, out)
     plan = load_plan(study)
     levels = _numbers("--batch", batch) if batch else plan.workload.concurrency
     swept = sweep_plan(plan, _numbers("--k", k), tuple(filter(None, proposers.split(","))), levels)
     console = Console()
-    try:
-        with TerminalProgress(console) as progress:
-            result = run_sweep(swept, out, resume=resume, progress=progress)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"draftproof: interrupted; what was measured is in {out}, --resume goes on with it\n")
-        raise typer.Exit(130) from None
+    with progress_into(out, console) as progress:
+        result = run_sweep(swept, out, resume=resume, progress=progress)
     if json_path:
         write_whole(json_path, result.model_dump_json(indent=2) + "\n")
     for best in result.recommended:
-        table = Table(title=Text(f"{best.batch} at a time"), title_justify="left")
-        for heading in ("proposer", "k", "prompts", "speed-up", "acceptance", "accepted per round", ""):
-            table.add_column(heading, overflow="fold")
+        names = ("proposer", "k", "prompts", "speed-up", "acceptance", "accepted per round", "")
+        shown = table(f"{best.batch} at a time", names)
         for arm in result.arms:
             if arm.batch == best.batch:
                 chosen = (arm.proposer, arm.num_speculative_tokens) == (best.proposer, best.num_speculative_tokens)
-                table.add_row(
-                    Text(arm.proposer),
+                shown.add_row(
+                    text(arm.proposer),
                     str(arm.num_speculative_tokens),
                     str(arm.prompts),
                     words.ratio_span(arm.speedup),
                     words.percent(arm.acceptance_rate),
                     words.number(arm.accepted_per_round),
-                    Text("fastest" if chosen else f"dropped {arm.dropped.partition(':')[0]}" if arm.dropped else ""),
+                    text("fastest" if chosen else f"dropped {arm.dropped.partition(':')[0]}" if arm.dropped else ""),
                     style="bold" if chosen else "",
                 )
-        console.print(table)
+        console.print(shown)
         for line in _sentences(best):
-            console.print(Text(line))
+            console.print(text(line))
         if best.study_lines:
-            console.print(Text(f"\n{best.study_lines}\n"))
-    console.print(Text(result.rule))
-    console.print(Text(result.note))
+            console.print(text(f"\n{best.study_lines}\n"))
+    console.print(text(result.rule))
+    console.print(text(result.note))
 
 
 def _sentences(best: "Recommended") -> list[str]:
@@ -86,8 +81,8 @@ def _sentences(best: "Recommended") -> list[str]:
     return said
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
+def _numbers(option: str, given: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in given.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise InputError(f"{option} = '{text}': allowed are whole numbers with commas between, such as 1,2,4")
+        raise InputError(f"{option} = '{given}': allowed are whole numbers with commas between, such as 1,2,4")
     return tuple(map(int, parts))

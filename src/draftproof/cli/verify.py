@@ -1,15 +1,15 @@
 """``draftproof verify``: is the speculative output the target's output?"""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
+from draftproof.report.tables import table, text
 from draftproof.study.plan import Plan, load_plan, parse_plan
 
 EARLY_EXIT = "early-exit:"
@@ -38,23 +38,22 @@ def verify(
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the result here.")] = None,
 ) -> None:
     """Check that the output is the target's. Exit code: 0 PASS, 11 INCONCLUSIVE, 12 FAIL."""
-    from draftproof.cli.progress import TerminalProgress
-    from draftproof.evidence import OUTCOME_CODES, require_writable, write_whole
+    from draftproof.cli.progress import TerminalProgress, progress_into
+    from draftproof.evidence import OUTCOME_CODES, write_whole
     from draftproof.verify.controls import DEFECTS, LOSSLESS
 
     console = Console()
     controls = DEFECTS | LOSSLESS
     if list_controls:
-        table = Table("name", "kind", "part", "stands for")
+        shown = table("", ("name", "kind", "part", "stands for"))
         for control in controls.values():
-            table.add_row(control.name, control.kind, control.part, control.stands_for)
-        console.print(table)
+            shown.add_row(*map(text, (control.name, control.kind, control.part, control.stands_for)))
+        console.print(shown)
         return
     if plant is not None and plant not in controls:
         raise InputError(f"--plant {plant!r} is no control; --list-controls lists them")
     plan = _plan(study, target, draft, num_speculative_tokens)
-    if json_path and (out is None or json_path.parent.resolve() != out.resolve()):
-        require_writable(json_path)
+    require_copy(json_path, None if plan_only else out)
     if not plan_only and out is None:
         raise InputError("--out is missing; give a folder for the result, or --plan-only")
     from draftproof.report.terminal import print_verification
@@ -69,12 +68,8 @@ def verify(
             values = {"registration": record, "planned": None if planned is None else planned.model_dump()}
             write_whole(json_path, json.dumps(values, indent=2) + "\n")
         return
-    try:
-        with TerminalProgress(console) as progress:
-            result = verify_study(plan, out, resume=resume, progress=progress, plant=controls[plant] if plant else None)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"draftproof: interrupted; what was run is in {out}, --resume goes on with it\n")
-        raise typer.Exit(130) from None
+    with progress_into(out, console) as progress:
+        result = verify_study(plan, out, resume=resume, progress=progress, plant=controls[plant] if plant else None)
     path = write_verification(result, out)
     if json_path:
         write_whole(json_path, result.model_dump_json(indent=2) + "\n")

@@ -50,6 +50,10 @@ class Capabilities:
         What `control_arm` can make.
     score_top : bool
         Whether the engine has `HttpEngine.score_top`: log-probabilities of the likeliest tokens, by teacher forcing.
+    logprobs : bool
+        Whether completions have the log-probabilities that a request asks for.
+    ignore_eos : bool
+        Whether a request may go on after an end of sequence.
     queues : bool
         Whether requests may arrive while others run: the engine is a `Queueing` one.
     """
@@ -68,6 +72,8 @@ class Capabilities:
     score_passes: bool = False
     control_arms: tuple[ControlArm, ...] = ()
     score_top: bool = False
+    logprobs: bool = True
+    ignore_eos: bool = True
     queues: bool = False
 
 

@@ -185,6 +185,7 @@ class HfEngine:
                 "runtime": describe_runtime(self._model.device),
             },
             score_passes=True,
+            logprobs=False,
             control_arms=("own draft", "float32") if self._model.dtype in HALF else ("own draft",),
         )
 

@@ -200,6 +200,8 @@ class HttpEngine:
                 "launch": self._servers.flags,
             },
             score_top=dialect.scored is not None,
+            logprobs=dialect.logprobs is not None,
+            ignore_eos="ignore_eos" in dialect.names,
         )
 
     def now_ms(self) -> float:

@@ -1,6 +1,6 @@
 """What two environments must share before their measurements are compared. Pure: reads two tables, asks no machine."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,8 +78,13 @@ def differences(environment_a: Mapping[str, Any], environment_b: Mapping[str, An
 
 def facts_of(environment: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     """Return the facts of one kind by their dotted names, as far as they are recorded; packages one by one."""
+    return facts_named(environment, MUST_MATCH[kind])
+
+
+def facts_named(environment: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return some facts by their dotted names, as far as they are recorded; packages one by one."""
     found: dict[str, Any] = {}
-    for name in MUST_MATCH[kind]:
+    for name in names:
         for value in _at(environment, name):
             if name == "packages" and isinstance(value, Mapping):
                 found |= {f"packages.{package}": version for package, version in value.items()}

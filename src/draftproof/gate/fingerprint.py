@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-# keys of `environment.describe_environment`; load, free memory and the caller's shell may differ
+from draftproof.environment import facts_named
+
+# keys of `environment.describe_environment`. Fewer than two compared studies must share (`environment.differences`): a verdict
+# about the output and the speed-up outlives another kernel, load or variable of the shell, and a time does not
 MUST_MATCH = (
     *("machine", "cpu_model", "cpu_flags", "num_physical_cores", "gpus", "gpu_driver", "python", "git_commit"),
     *("packages.torch", "packages.transformers", "packages.tokenizers", "packages.safetensors", "packages.numpy"),
@@ -23,13 +26,7 @@ def fingerprint(environment: Mapping[str, Any], version: str) -> dict[str, Any]:
     version : str
         Of draftproof.
     """
-    known: dict[str, Any] = {"draftproof": version}
-    for name in MUST_MATCH:
-        value: Any = environment
-        for key in name.split("."):
-            value = value.get(key, ...) if isinstance(value, Mapping) else ...
-        if value is not ...:
-            known[name] = value
+    known = {"draftproof": version, **facts_named(environment, MUST_MATCH)}
     models = environment.get("models")
     for model, parts in models.items() if isinstance(models, Mapping) else ():
         if isinstance(parts, Mapping):

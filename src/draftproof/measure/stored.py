@@ -52,13 +52,14 @@ def load_runs(paths: Sequence[Path]) -> list[StoredRun]:
     """
     if len(paths) < 2:
         raise InputError(f"{len(paths)} run given: a comparison needs 2 or more; give folders of finished studies")
-    names = [_file(path).resolve().parent.name for path in paths]
+    names = [evidence_file(path).resolve().parent.name for path in paths]
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
-    return [_load(_file(path), name) for path, name in zip(paths, names, strict=True)]
+    return [_load(evidence_file(path), name) for path, name in zip(paths, names, strict=True)]
 
 
-def _file(path: Path) -> Path:
+def evidence_file(path: Path) -> Path:
+    """Return the evidence.json of a study that is named by its folder or by that file."""
     return path / "evidence.json" if path.is_dir() else path
 
 

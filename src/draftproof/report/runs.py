@@ -10,6 +10,7 @@ from draftproof.evidence import Evidence
 from draftproof.measure.across import AcrossRuns, Other, RunDifference
 from draftproof.measure.stored import StoredRun
 from draftproof.report import words
+from draftproof.report.tables import table, text
 from draftproof.report.terminal import arm_rows
 
 KIND_MEANINGS = {
@@ -53,20 +54,20 @@ def _match(first: str, other: Other) -> Text:
     said += "comparable" if other.comparable else "not comparable"
     if other.why_not:
         said += f"; no ratios, since {other.why_not}"
-    return _text(said, "green" if other.comparable else "yellow")
+    return text(said, "green" if other.comparable else "yellow")
 
 
 def _differences(first: str, other: Other) -> Table:
-    table = _table(f"What differs: {first} and {other.name}", ["", "fact", first, other.name])
+    shown = table(f"What differs: {first} and {other.name}", ["", "fact", first, other.name])
     for item in other.differences:
-        table.add_row(_text(KIND_MEANINGS[item.kind]), _text(item.name), *map(_text, _values(item)))
-    return table
+        shown.add_row(text(KIND_MEANINGS[item.kind]), text(item.name), *map(text, _values(item)))
+    return shown
 
 
 def _values(item: RunDifference) -> list[str]:
     """Both values; of a hash only its beginning."""
     shown = [words.plain(value) for value in (item.first, item.other)]
-    return [text[:DIGEST_SHOWN] if len(text) == 64 and text.isalnum() else text for text in shown]
+    return [value[:DIGEST_SHOWN] if len(value) == 64 and value.isalnum() else value for value in shown]
 
 
 def _verdict_rows(evidence: Evidence) -> dict[str, str]:
@@ -86,34 +87,23 @@ def _verdict_rows(evidence: Evidence) -> dict[str, str]:
 
 
 def _rows(title: str, runs: Sequence[StoredRun], columns: Sequence[dict[str, str]]) -> Table:
-    table = _table(title, ["", *(run.name for run in runs)])
+    shown = table(title, ["", *(run.name for run in runs)])
     for name in dict.fromkeys(name for column in columns for name in column):
-        table.add_row(name, *(_text(column.get(name, words.NOT_MEASURED)) for column in columns))
-    return table
+        shown.add_row(name, *(text(column.get(name, words.NOT_MEASURED)) for column in columns))
+    return shown
 
 
 def _ratios(found: AcrossRuns) -> Table:
     taken = [other for other in found.others if other.ratios is not None]
-    table = _table(
+    shown = table(
         f"Paired by prompt: {found.first} over the other run (above 1: the other is faster)",
         ["", *(other.name for other in taken)],
     )
     if not taken:
-        table.add_row(words.NOT_MEASURED)
-        return table
+        shown.add_row(words.NOT_MEASURED)
+        return shown
     ratios = [other.ratios for other in taken if other.ratios is not None]
     for name, title in RATIO_NAMES.items():
-        table.add_row(title, *(words.ratio_span(getattr(one, name)) for one in ratios))
-    table.add_row("same speculative output", *(f"{one.identical} of {one.prompts} prompts" for one in ratios))
-    return table
-
-
-def _table(title: str, names: Sequence[str]) -> Table:
-    table = Table(title=_text(title, "bold"), title_justify="left")
-    for name in names:
-        table.add_column(_text(name), overflow="fold")
-    return table
-
-
-def _text(value: str, style: str = "") -> Text:
-    return Text(words.clean(value), style=style)
+        shown.add_row(title, *(words.ratio_span(getattr(one, name)) for one in ratios))
+    shown.add_row("same speculative output", *(f"{one.identical} of {one.prompts} prompts" for one in ratios))
+    return shown

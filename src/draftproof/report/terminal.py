@@ -9,6 +9,7 @@ from rich.text import Text
 
 from draftproof.evidence import Arm, Arms, Comparison, Decision, Equivalence, Evidence, VerdictName, Verification
 from draftproof.report import words
+from draftproof.report.tables import table, text
 
 _VERDICT_STYLES: dict[VerdictName, str] = {
     "ADOPT": "green",
@@ -61,20 +62,16 @@ def print_verification(verification: Verification, console: Console) -> None:
     body.append(f"\n{words.OUTCOME_MEANINGS[outcome]}", style="default not bold")
     if verification.planted:
         body.append(f"\n'{verification.planted}' was planted in the engine on purpose.", style="yellow not bold")
-    console.print(Panel(body, title=_text(verification.study.name), title_align="left", border_style=style))
+    console.print(Panel(body, title=text(verification.study.name), title_align="left", border_style=style))
     _lines(console, "Reasons", [(reason, "") for reason in verification.reasons])
     _lines(console, "Equivalence", _equivalence(verification.equivalence))
     _lines(console, "What was not checked and may not be claimed", [(limit, "") for limit in verification.limits])
 
 
-def _text(value: object, style: str = "") -> Text:
-    return Text(words.clean(str(value)), style=style)
-
-
 def _lines(console: Console, title: str, lines: Sequence[tuple[str, str]]) -> None:
     console.print(Text(title, style="bold"))
     for line, style in lines:
-        console.print(Text("  - ").append(_text(line, style)))
+        console.print(Text("  - ").append(text(line, style)))
     if not lines:
         console.print(Text("  none"))
 
@@ -84,43 +81,36 @@ def _verdict(evidence: Evidence) -> Panel:
     style = _VERDICT_STYLES[verdict]
     body = Text(verdict, style=f"bold {style}")
     body.append(f"\n{words.VERDICT_MEANINGS[verdict]}", style="default not bold")
-    return Panel(body, title=_text(evidence.study.name), title_align="left", border_style=style)
-
-
-def _table(title: str, names: Sequence[str]) -> Table:
-    table = Table(title=Text(title, style="bold"), title_justify="left")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
+    return Panel(body, title=text(evidence.study.name), title_align="left", border_style=style)
 
 
 def _matrix(decision: Decision) -> Table:
-    table = _table("Decision matrix", ("criterion", "threshold", "measured", "interval", "result"))
+    shown = table("Decision matrix", ("criterion", "threshold", "measured", "interval", "result"))
     for row in decision.matrix:
-        table.add_row(
-            _text(row.name),
-            _text(row.threshold),
-            _text(row.measured),
-            _text(row.interval or ""),
-            _text(row.result, _RESULT_STYLES[row.result]),
+        shown.add_row(
+            text(row.name),
+            text(row.threshold),
+            text(row.measured),
+            text(row.interval or ""),
+            text(row.result, _RESULT_STYLES[row.result]),
         )
     if not decision.matrix:
-        table.add_row(words.NOT_MEASURED)
-    return table
+        shown.add_row(words.NOT_MEASURED)
+    return shown
 
 
 def _arms(arms: Arms | None) -> Table:
-    table = _table("Arms (times in ms, with interval)", ("", "target-only", "speculative"))
+    shown = table("Arms (times in ms, with interval)", ("", "target-only", "speculative"))
     if arms is None:
-        table.add_row("", words.NOT_MEASURED, words.NOT_MEASURED)
-        return table
+        shown.add_row("", words.NOT_MEASURED, words.NOT_MEASURED)
+        return shown
     target = arm_rows(arms.target_only, "does not apply")
     speculative = {} if arms.speculative is None else arm_rows(arms.speculative, words.NOT_MEASURED)
     for name, value in target.items():
         other = speculative.get(name, words.NOT_MEASURED)
         if name not in _IF_KNOWN or {value, other} != {words.NOT_MEASURED}:
-            table.add_row(name, value, other)
-    return table
+            shown.add_row(name, value, other)
+    return shown
 
 
 def arm_rows(arm: Arm, absent: str) -> dict[str, str]:
@@ -150,34 +140,34 @@ def arm_rows(arm: Arm, absent: str) -> dict[str, str]:
 
 
 def _groups(kind: str, verdicts: dict[str, VerdictName], comparison: Comparison | None) -> Table:
-    table = _table(f"By {kind.lower()}", (kind.lower(), "speed-up", "verdict"))
+    shown = table(f"By {kind.lower()}", (kind.lower(), "speed-up", "verdict"))
     effects = {}
     if comparison is not None:
         effects = comparison.by_category if kind == "Category" else comparison.by_concurrency
     for name, verdict in verdicts.items():
         effect = effects.get(name)
         speedup = words.NOT_MEASURED if effect is None else words.ratio_span(effect.speedup)
-        table.add_row(_text(name), speedup, _text(verdict, _VERDICT_STYLES[verdict]))
+        shown.add_row(text(name), speedup, text(verdict, _VERDICT_STYLES[verdict]))
     if not verdicts:
-        table.add_row(words.NOT_MEASURED)
-    return table
+        shown.add_row(words.NOT_MEASURED)
+    return shown
 
 
 def _cells(decision: Decision, comparison: Comparison | None) -> Table:
     """Category by concurrency: verdict and speed-up of each."""
     levels = list(decision.by_concurrency)
-    table = _table("By category and concurrency", ("category", *(f"{level} at a time" for level in levels)))
+    shown = table("By category and concurrency", ("category", *(f"{level} at a time" for level in levels)))
     effects = {} if comparison is None else comparison.by_cell
     for category, verdicts in decision.by_cell.items():
-        row = [_text(category)]
+        row = [text(category)]
         for level in levels:
             verdict, effect = verdicts.get(level), effects.get(category, {}).get(level)
             if verdict is None or effect is None:
                 row.append(Text(words.NOT_MEASURED))
             else:
-                row.append(_text(verdict, _VERDICT_STYLES[verdict]).append(f"\n{words.ratio_span(effect.speedup)}", ""))
-        table.add_row(*row)
-    return table
+                row.append(text(verdict, _VERDICT_STYLES[verdict]).append(f"\n{words.ratio_span(effect.speedup)}", ""))
+        shown.add_row(*row)
+    return shown
 
 
 def _equivalence(equivalence: Equivalence | None) -> list[tuple[str, str]]:
@@ -195,7 +185,7 @@ def _equivalence(equivalence: Equivalence | None) -> list[tuple[str, str]]:
         lines.append((f"sampled: {words.NOT_MEASURED}", ""))
     else:
         told = f"sampled {sampled.outcome}: total variation upper bound {words.number(sampled.tv_upper_bound)}"
-        told += f" (delta {sampled.delta:g}), p-value {words.number(sampled.p_value)}, {sampled.tokens} tokens"
+        told += f" (delta {sampled.delta:g}), p-value {words.number(sampled.p_value)}, {sampled.tokens} tokens, by {sampled.method}"
         lines.append((told, _RESULT_STYLES[sampled.outcome]))
         if sampled.smallest_deviation is not None:
             told = words.smallest_seen(sampled.smallest_deviation)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from draftproof.evidence import (
+    Equivalence,
     Goodput,
     GreedyResult,
+    HostNoise,
     Interval,
     Outcome,
     Prediction,
@@ -41,6 +43,18 @@ OUTCOME_MEANINGS: Mapping[Outcome, str] = {
     "PASS": "The speculative output was shown to be the target's, as far as the claims and limits below say.",
     "FAIL": "The speculative output is not the target's: turn speculative decoding off and find the cause first.",
     "INCONCLUSIVE": "Neither was shown: the reasons say what is missing. Do not take this for a pass.",
+}
+
+METHOD_MEANINGS: Mapping[str, str] = {
+    "own pass": (
+        "Instead each emitted token is held against the exact probabilities that the target gives at that point, by a pass "
+        "of the plain model."
+    ),
+    "top log-probabilities": (
+        "Instead each emitted token is held against the probabilities that the server's target-only arm reports at that "
+        "point for its likeliest tokens."
+    ),
+    "two samples": "Here no probabilities are known, so samples of both arms are held against each other.",
 }
 
 UNREGISTERED = (
@@ -138,6 +152,20 @@ def _span(interval: Interval, word: Callable[[float | None], str]) -> str:
     return f"{word(interval.estimate)} ({word(interval.low)} to {word(interval.high)})"
 
 
+def checked(equivalence: Equivalence) -> list[str]:
+    """What was held against the target, one sentence for each check that was made."""
+    greedy, sampled, controls = equivalence.greedy, equivalence.sampled, equivalence.controls
+    said = []
+    if greedy is not None:
+        told = f"Greedy output {greedy.outcome}: {greedy.identical} of {greedy.prompts} prompts token for token"
+        said.append(f"{told}; claim {equivalence.claim}.")
+    if sampled is not None:
+        told = f"Sampled output {sampled.outcome}: total variation at most {number(sampled.tv_upper_bound)}"
+        behaved = sum(control.behaved for control in controls)
+        said.append(f"{told} over {sampled.tokens:,} tokens; {behaved} of {len(controls)} controls behaved.")
+    return said
+
+
 def differences(greedy: GreedyResult) -> list[str]:
     """How the differences of the greedy arms were judged, one sentence each; nothing where there is none."""
     judged = greedy.triage
@@ -221,6 +249,16 @@ def plain(value: Any) -> str:
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The keys of all rows, in the order in which they first appear."""
     return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def noise_rows(noise: HostNoise) -> list[dict[str, Any]]:
+    """Return one row for each figure of what else the host did."""
+    return [
+        {"figure": name, "smallest": NOT_MEASURED, "median": NOT_MEASURED, "largest": NOT_MEASURED, "blocks": 0}
+        if found is None
+        else {"figure": name, "smallest": found.min, "median": found.median, "largest": found.max, "blocks": found.n}
+        for name, found in noise.figures.items()
+    ]
 
 
 def planned_rows(planned: SampledPlanned) -> list[dict[str, Any]]:

@@ -74,8 +74,14 @@ def sweep_plan(
     Raises
     ------
     PlanError
-        A value is out of its range, or a proposer is unknown or does not run on the study's engine.
+        A value is out of its range, a proposer is unknown or does not run on the study's engine, or that is a server, whose
+        speculation is chosen when it is started.
     """
+    if plan.engine.kind == "openai_http":
+        raise PlanError(
+            "sweep: k and proposer of a server are chosen when it is started; run a study of each server, and hold them against "
+            "each other by draftproof compare"
+        )
     table = {"num_speculative_tokens": num_speculative_tokens, "proposers": proposers or (_own(plan),), "batch": batch}
     values = plan.model_dump(mode="json")
     values["workload"]["concurrency"] = list(batch)

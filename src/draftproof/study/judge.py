@@ -1,15 +1,24 @@
-"""Is the output the target's? Puts the greedy comparison, the sampled check and the controls into one answer."""
+"""Is the output the target's? Registers how it is judged, and puts comparison, sampled check and controls into one answer."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from draftproof import evidence as ev
 from draftproof.engines.base import EngineProtocol
+from draftproof.engines.digest import digest_of
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.sampled import SampledCheck, run_check
 from draftproof.verify.anchor import anchor
 from draftproof.verify.greedy import compare_greedy
+from draftproof.verify.registration import registration
+
+
+def registered(engine: EngineProtocol, plan: Plan, check: SampledCheck | None) -> dict[str, Any]:
+    """Return how the output will be judged, with its SHA-256, as the lock stores it; ``check`` is that of `sampled_check`."""
+    sampled = None if check is None else check.record(engine)
+    record = registration(engine, sampled, greedy=plan.sampling.temperature == 0)
+    return {"sha256": digest_of(record), "record": record}
 
 
 def judge_output(

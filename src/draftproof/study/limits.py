@@ -13,21 +13,22 @@ _JUDGED_BY = {
 
 def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_prompts: int) -> list[str]:
     """Say in plain words what was not measured and may not be claimed."""
-    said = []
-    if plan.engine.kind == "scripted":
-        said.append(
-            "The engine is a script: its tokens and its times are made up, and the verdict is about nothing real."
-        )
+    said = _made_up(plan)
     said += [
         f"Measured on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens; other workloads may differ.",
         f"Measured at {', '.join(map(str, plan.workload.concurrency))} request(s) at a time; other loads may differ.",
         *_load(plan),
-        "One machine, one process; other devices were not measured.",
     ]
-    if plan.engine.kind != "openai_http":
-        said.append(
-            "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm."
-        )
+    if plan.engine.kind == "openai_http":
+        said += [
+            "The arms are servers: times include the network and the server's queue, and their memory was not measured.",
+            "One client on one machine; other devices were not measured.",
+        ]
+    else:
+        said += [
+            "One machine, one process; other devices were not measured.",
+            "Peak resident memory is the process's and covers both arms; weights and caches are counted per arm.",
+        ]
     if arms and arms.target_only.energy and arms.target_only.energy.joules is None:
         said.append(f"Energy was not measured: {arms.target_only.energy.source}.")
     for name, arm in (("target-only", arms.target_only), ("speculative", arms.speculative)) if arms else ():
@@ -48,6 +49,7 @@ def judged_limits(plan: Plan, equivalence: ev.Equivalence, num_prompts: int) -> 
     """Say the same of a run that looked at the output alone."""
     loads = ", ".join(map(str, plan.workload.concurrency))
     return [
+        *_made_up(plan),
         f"Checked on {num_prompts} prompts of at most {plan.workload.max_tokens} tokens, {loads} request(s) at a time; other "
         "workloads may differ.",
         "Nothing was timed.",
@@ -55,14 +57,16 @@ def judged_limits(plan: Plan, equivalence: ev.Equivalence, num_prompts: int) -> 
     ]
 
 
+def _made_up(plan: Plan) -> list[str]:
+    if plan.engine.kind != "scripted":
+        return []
+    return ["The engine is a script: its tokens and its times are made up, and the verdict is about nothing real."]
+
+
 def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
     said = []
     if equivalence.greedy is None:
         said.append("Greedy identity was not checked, since the measured runs sample.")
-    if plan.engine.kind == "openai_http":
-        said.append(
-            "The arms are servers: times include the network and the server's queue, and their memory was not measured."
-        )
     if equivalence.sampled is None:
         said.append("The sampled law was not checked.")
     else:
@@ -73,7 +77,9 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
             f"{plan.sampled.temperature:g}; top-k, top-p and other prompts were not."
         )
         said.append(_JUDGED_BY[equivalence.sampled.method])
-        if not equivalence.sampled.strata:
+        if equivalence.sampled.method == "two samples":
+            said.append("Two samples do not tell tokens apart by their place in the round.")
+        elif not equivalence.sampled.strata:
             said.append("The engine does not report rounds: tokens were not told apart by their place in the round.")
     return said
 

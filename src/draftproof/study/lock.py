@@ -84,11 +84,6 @@ def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume:
     return Study(name=plan.name, hash=digest, locked_at=locked_at, plan=values, prompts=texts)
 
 
-def registered(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a registration record with its SHA-256, as the lock stores it."""
-    return {"sha256": digest_of(record), "record": record}
-
-
 def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
     """
     Store the lock, or append to it how this start of the study resolved what the plan left open.

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from draftproof.decoding.model import context_limit
@@ -61,8 +60,6 @@ def preflight(plan: Plan, progress: Progress) -> list[Finding]:
     found = without_weights(plan, prompts, progress)
     if any(item.status == "refuse" for item in found):
         return found
-    if plan.engine.threads != "auto":
-        torch.set_num_threads(plan.engine.threads)
     try:
         engine = open_engine(plan, progress)
     except DraftproofError as error:

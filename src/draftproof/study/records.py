@@ -1,12 +1,15 @@
-"""What a run has stored so far, in whole groups."""
+"""The requests that a run has stored, in whole groups: read back, and appended to."""
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from draftproof.errors import OutputError
 from draftproof.evidence import write_whole
-from draftproof.measure.run import BLOCKS
+from draftproof.measure.run import BLOCKS, Save
+from draftproof.study.append import append_record
 
 GROUP = ("prompt_id", "repeat", "concurrency")
 
@@ -41,3 +44,20 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     records = [record for record in records if tuple(record[key] for key in GROUP) in whole]
     write_whole(path, "".join(json.dumps(record) + "\n" for record in records))
     return records
+
+
+def groups_of(records: Sequence[dict[str, Any]]) -> set[tuple[str, int, int]]:
+    """Return (prompt id, repeat, concurrency) of what is stored."""
+    return {(item["prompt_id"], item["repeat"], item["concurrency"]) for item in records}
+
+
+@contextmanager
+def appending(path: Path, records: list[dict[str, Any]]) -> Iterator[Save]:
+    """Open a file of requests; what is yielded appends a record to it and to ``records``, and raises as `append_record` does."""
+    with path.open("ab", buffering=0) as file:
+
+        def save(record: dict[str, Any]) -> None:
+            append_record(file, record)
+            records.append(record)
+
+        yield save

@@ -23,17 +23,15 @@ from draftproof.measure.gauge import Gauge
 from draftproof.measure.predict import with_prediction
 from draftproof.measure.run import as_chat, interleave
 from draftproof.request import SamplingParams
-from draftproof.study.append import append_record
 from draftproof.study.conditions import conditions, lasting
-from draftproof.study.judge import judge_output
+from draftproof.study.judge import judge_output, registered
 from draftproof.study.limits import limits
-from draftproof.study.lock import alone, open_study, registered, write_lock
+from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.records import read_records
+from draftproof.study.records import appending, groups_of, read_records
 from draftproof.study.sampled import sampled_check
 from draftproof.study.setup import encode_prompts, open_engine
-from draftproof.verify.registration import registration
 from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
 
@@ -68,13 +66,11 @@ def _run(
             return evidence, read_records(out / "requests.jsonl")
     if resume and not (out / "lock.json").exists():
         progress.say(f"{out} holds no study yet; beginning one")
-    if plan.engine.threads != "auto":
-        torch.set_num_threads(plan.engine.threads)
     gauge = Gauge()
     engine = open_engine(plan, progress)
     opened.callback(engine.close)
     encoded = encode_prompts(engine.encode, prompts)
-    sampled = sampled_check(engine, plan)
+    check = sampled_check(engine, plan)
     capabilities = engine.capabilities
     environment = conditions(plan, capabilities, out)
     loaded = {
@@ -84,15 +80,11 @@ def _run(
         "claim": capabilities.claim,
         "engine": capabilities.details,
         "machine": lasting(environment),
-        "registration": registered(
-            registration(
-                engine, None if sampled is None else sampled.record(engine), greedy=plan.sampling.temperature == 0
-            )
-        ),
+        "registration": registered(engine, plan, check),
     }
     write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
-    check = [
+    findings = [
         {"finding": "claim of the engine", "result": capabilities.claim, "why": capabilities.claim_basis},
         {
             "finding": "longest prompt",
@@ -112,15 +104,9 @@ def _run(
     table = plan.workload.arrival
     arrival = None if table is None else Arrival(**table.model_dump())
     load = "" if arrival is None else f"{arrival.rate_per_s:g} a second, "
-    with stored.open("ab", buffering=0) as file, gauge.opened(capabilities.details.get("device")):
-
-        def save(record: dict[str, Any]) -> None:
-            append_record(file, record)
-            records.append(record)
-
+    with appending(stored, records) as save, gauge.opened(capabilities.details.get("device")):
         for repeat in range(plan.measure.repeats):
             for concurrency in plan.workload.concurrency:
-                done = {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records}
                 advance = progress.start(f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}", len(prompts))
                 run_arms(
                     engine,
@@ -128,7 +114,7 @@ def _run(
                     params,
                     concurrency=concurrency,
                     repeat=repeat,
-                    skip=done,
+                    skip=groups_of(records),
                     save=save,
                     advance=advance,
                     arrival=arrival,
@@ -138,7 +124,7 @@ def _run(
     stopped = _smoke(records)
     usable = [record for record in records if not record["error"]]
 
-    equivalence = judge_output(engine, plan, usable, encoded, None if stopped else sampled, progress)
+    equivalence = judge_output(engine, plan, usable, encoded, None if stopped else check, progress)
 
     parts = engine.memory()
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
@@ -150,7 +136,7 @@ def _run(
         draftproof_version=__version__,
         study=study,
         environment=environment,
-        check=check,
+        check=findings,
         arms=arms,
         equivalence=equivalence,
         comparison=comparison,

@@ -51,10 +51,17 @@ def sampled_check(engine: EngineProtocol, plan: Plan) -> SampledCheck | None:
     table, able = plan.sampled, engine.capabilities
     if not table.enabled:
         return None
-    method: Method = ("own-pass" if able.score else "top-logprobs") if table.method == "auto" else table.method
-    if method == "own-pass" and not able.score:
+    if not able.ignore_eos:
         raise PlanError(
-            f"sampled.method = 'own-pass': engine '{able.name}' cannot score; use top-logprobs or two-samples"
+            f"sampled: engine '{able.name}' cannot be told to go on after an end of sequence, which the check needs; set "
+            "sampled.enabled = false and policy.require_sampled = false"
+        )
+    can: dict[Method, bool] = {"own-pass": able.score, "top-logprobs": able.logprobs, "two-samples": True}
+    known = [name for name, possible in can.items() if possible]
+    method = known[0] if table.method == "auto" else table.method
+    if method not in known:
+        raise PlanError(
+            f"sampled.method = '{method}': engine '{able.name}' cannot do that; allowed: auto, {', '.join(known)}"
         )
     allowed = _allowed(engine, plan)
     try:

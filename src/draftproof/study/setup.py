@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.hf import HfEngine
 from draftproof.engines.launch import Attached, Launch, Launched
@@ -23,7 +25,7 @@ DEFAULT_MAX_LEN = 1024
 
 def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) -> EngineProtocol:
     """
-    Load the engine that a plan names, with a control planted in it if one is given.
+    Load the engine that a plan names, with a control planted in it if one is given; sets the number of its threads.
 
     Raises
     ------
@@ -33,9 +35,9 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
         The engine's parts cannot be replaced, so that nothing can be planted.
     """
     table, speculation = plan.engine, plan.speculation
-    parts: dict[str, Any] = {}
-    if plant is not None:
-        parts = _planted(plan, plant)
+    if table.threads != "auto":
+        torch.set_num_threads(table.threads)
+    parts = {} if plant is None else _planted(plan, plant)
     max_len = max_len_of(plan)
     if table.kind == "openai_http":
         return HttpEngine.connect(

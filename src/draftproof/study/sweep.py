@@ -22,11 +22,10 @@ from draftproof.measure.run import Advance, as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.stats.interval import Interval
 from draftproof.stats.racing import confidence_of_each, hopeless, looks
-from draftproof.study.append import append_record
 from draftproof.study.arms import Arm, SweepPlan, arms_of
 from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.progress import Progress
-from draftproof.study.records import read_records
+from draftproof.study.records import appending, groups_of, read_records
 from draftproof.study.setup import make_proposer, open_engine
 from draftproof.study.sweep_result import SweepResult, SweptArm, load_sweep, recommend
 from draftproof.workload.loaders import load_prompts
@@ -59,8 +58,6 @@ def _sweep(
     if resume and complete.exists():
         progress.say(f"{out} holds this sweep, complete; showing it")
         return load_sweep(complete)
-    if plan.engine.threads != "auto":
-        torch.set_num_threads(plan.engine.threads)
     arms = arms_of(plan)
     engines = open_arms(arms, progress)
     for prompt in prompts:
@@ -172,13 +169,8 @@ def _measure(
     batch: int,
     advance: Advance,
 ) -> None:
-    with path.open("ab", buffering=0) as file:
-
-        def save(record: dict[str, Any]) -> None:
-            append_record(file, record)
-            records.append(record)
-
-        done = {(item["prompt_id"], item["repeat"], item["concurrency"]) for item in records}
+    done = groups_of(records)
+    with appending(path, records) as save:
         interleave(engine, group, params, concurrency=batch, repeat=0, skip=done, save=save, advance=advance)
 
 

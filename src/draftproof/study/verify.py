@@ -1,28 +1,23 @@
 """``draftproof verify``: is the output the target's? Plan, register, run both arms, judge. Times nothing."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.engines.base import EngineProtocol
 from draftproof.measure.run import interleave
 from draftproof.request import SamplingParams
-from draftproof.study.append import append_record
 from draftproof.study.conditions import conditions
-from draftproof.study.judge import judge_output
+from draftproof.study.judge import judge_output, registered
 from draftproof.study.limits import judged_limits
-from draftproof.study.lock import alone, open_study, registered, write_lock
+from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.records import read_records
+from draftproof.study.records import appending, groups_of, read_records
 from draftproof.study.sampled import sampled_check, tell_plan
 from draftproof.study.setup import encode_prompts, open_engine
 from draftproof.verify.controls import Control
-from draftproof.verify.registration import registration
 from draftproof.workload.loaders import load_prompts
 
 
@@ -52,14 +47,12 @@ def verify_study(
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
     with alone(out), ExitStack() as opened:
         study = open_study(plan, prompts, out, resume)
-        engine = _open(plan, progress, plant)
+        engine = open_engine(plan, progress, plant)
         opened.callback(engine.close)
         encoded = encode_prompts(engine.encode, prompts)
         check = sampled_check(engine, plan)
         able = engine.capabilities
-        record = registered(
-            registration(engine, None if check is None else check.record(engine), greedy=plan.sampling.temperature == 0)
-        )
+        record = registered(engine, plan, check)
         planted = None if plant is None else plant.name
         write_lock(
             study,
@@ -69,21 +62,15 @@ def verify_study(
         stored = out / "requests.jsonl"
         records = read_records(stored)
         params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
-        with stored.open("ab", buffering=0) as file:
-
-            def save(item: dict[str, Any]) -> None:
-                append_record(file, item)
-                records.append(item)
-
+        with appending(stored, records) as save:
             for concurrency in plan.workload.concurrency:
-                done = {(item["prompt_id"], item["repeat"], item["concurrency"]) for item in records}
                 interleave(
                     engine,
                     prompts,
                     params,
                     concurrency=concurrency,
                     repeat=0,
-                    skip=done,
+                    skip=groups_of(records),
                     save=save,
                     advance=progress.start(f"both arms, {concurrency} at a time", len(prompts)),
                 )
@@ -115,22 +102,14 @@ def plan_verification(plan: Plan, progress: Progress) -> tuple[dict[str, Any], e
     dict
         The registration record with its SHA-256.
     SampledPlanned or None
-        None where there is no sampled check.
+        None where there is no sampled check, or one that does not know the target's law.
     """
-    engine = _open(plan, progress, None)
-    check = sampled_check(engine, plan)
-    record = registered(
-        registration(engine, None if check is None else check.record(engine), greedy=plan.sampling.temperature == 0)
-    )
-    return record, tell_plan(
-        engine, check.law, progress
-    ) if check and check.method == "own-pass" and check.law else None
-
-
-def _open(plan: Plan, progress: Progress, plant: Control | None) -> EngineProtocol:
-    if plan.engine.threads != "auto":
-        torch.set_num_threads(plan.engine.threads)
-    return open_engine(plan, progress, plant)
+    with closing(open_engine(plan, progress)) as engine:
+        check = sampled_check(engine, plan)
+        record = registered(engine, plan, check)
+        if check is None or check.method != "own-pass" or check.law is None:
+            return record, None
+        return record, tell_plan(engine, check.law, progress)
 
 
 def _outcome(equivalence: ev.Equivalence, failed: list[str]) -> tuple[ev.Outcome, list[str]]:

@@ -11,7 +11,7 @@ from draftproof.errors import InputError
 from draftproof.records import Completion
 from draftproof.request import Prompt, SamplingParams
 from draftproof.stats.two_sample import END
-from draftproof.verify.collect import Advance, EngineFailed, require_answers
+from draftproof.verify.collect import SEED_STRIDE, Advance, EngineFailed, require_answers
 from draftproof.verify.controls import REQUEST_DEFECTS
 
 PROBE_SEQUENCES = 64
@@ -89,7 +89,7 @@ class BlackBoxDesign:
             max_tokens=self.tokens,
             temperature=self.temperature,
             top_k=self.top_k,
-            seed=self.seed * 1_000_003 + index,
+            seed=self.seed * SEED_STRIDE + index,
             ignore_eos=True,
             allowed_token_ids=self.allowed_token_ids,
         )

@@ -5,8 +5,9 @@ Each asks whether the tokens were drawn from the target's law, and each sees ano
 a fixed number of tokens: a run that stops by what it saw is `eprocess`'s.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,24 @@ class NamedResult:
     def title(self) -> str:
         """The test and where it looked."""
         return self.name if self.stratum is None else f"{self.name} at {self.stratum}"
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As the evidence has it."""
+        return {
+            "test": self.name,
+            "tokens of": self.stratum or "all",
+            "n": self.n,
+            "statistic": self.statistic,
+            "p value": self.p_value,
+            "adjusted": self.adjusted,
+        }
+
+
+def least(tests: Iterable[NamedResult]) -> tuple[float, str]:
+    """Return the smallest adjusted p value and the title of its test."""
+    found = min((item for item in tests if item.adjusted is not None), key=lambda item: (item.adjusted, item.p_value))
+    return found.adjusted or 0.0, found.title
 
 
 def examine(log: TokenLog) -> list[NamedResult]:

@@ -7,14 +7,14 @@ first.
 """
 
 import math
-from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.errors import InputError
 from draftproof.evidence import ControlResult, Outcome, SampledResult
-from draftproof.stats.two_sample import NUM_TESTS, TwoSampleResult, two_sample_tests
+from draftproof.stats.two_sample import NUM_TESTS, two_sample_tests
 from draftproof.stats.two_sample_variation import RankCells, sequences_needed, two_sample_tv
 from draftproof.stats.variation import TVResult
 from draftproof.verify.arms import (
@@ -26,6 +26,7 @@ from draftproof.verify.arms import (
     collect_arms,
     count_repeats,
 )
+from draftproof.verify.battery import NamedResult, least
 from draftproof.verify.collect import Advance, EngineFailed, Forbidden
 
 ALPHA_CONTROL = 0.01
@@ -109,9 +110,9 @@ def verify_black_box(
         return unread.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
     target_only = Sample(np.concatenate([before.tokens, after.tokens]), np.concatenate([before.prompts, after.prompts]))
     tests = _tests(target_only, speculative, design)
-    p_value, name = _least(tests)
-    control = _least(_tests(before, after, design))[0]
-    found = _least(_tests(target_only, planted, design))[0]
+    p_value, name = least(tests)
+    control = least(_tests(before, after, design))[0]
+    found = least(_tests(target_only, planted, design))[0]
     controls = [
         _freshness(repeats),
         ControlResult(
@@ -152,17 +153,7 @@ def verify_black_box(
             "p_value": p_value,
             "reasons": reasons,
             "tv_by_n": [(tokens, item.estimate or 0.0, item.upper_bound or 1.0) for tokens, item in curve],
-            "tests": [
-                {
-                    "test": item.name,
-                    "tokens of": "all",
-                    "n": item.n,
-                    "statistic": item.statistic,
-                    "p value": item.p_value,
-                    "adjusted": item.adjusted,
-                }
-                for item in tests
-            ],
+            "tests": [item.row for item in tests],
         }
     )
     return result, controls
@@ -180,20 +171,15 @@ def _freshness(repeats: int | None) -> ControlResult:
     )
 
 
-def _tests(first: Sample, second: Sample, design: BlackBoxDesign) -> list[TwoSampleResult]:
-    return two_sample_tests(
+def _tests(first: Sample, second: Sample, design: BlackBoxDesign) -> list[NamedResult]:
+    found = two_sample_tests(
         np.concatenate([first.tokens, second.tokens]),
         np.repeat([False, True], [len(first.tokens), len(second.tokens)]),
         np.concatenate([first.prompts, second.prompts]),
         permutations=math.ceil(SMALLEST_P * NUM_TESTS / design.alpha_fail),
         seed=design.seed,
     )
-
-
-def _least(tests: Sequence[TwoSampleResult]) -> tuple[float, str]:
-    adjusted = {item.name: item.adjusted for item in tests if item.adjusted is not None}
-    name = min(adjusted, key=adjusted.__getitem__)
-    return adjusted[name], name
+    return [NamedResult(stratum=None, **asdict(item)) for item in found]
 
 
 def _curve(first: Sample, second: Sample, third: Sample, design: BlackBoxDesign) -> list[tuple[int, TVResult]]:

@@ -1,4 +1,4 @@
-"""Generate the tokens of the sampled check and find the law that judges each: both arms, any engine that can score."""
+"""Generate the tokens of the sampled check and find the law that judges each: both arms, any engine whose law can be read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

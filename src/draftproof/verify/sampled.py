@@ -2,8 +2,8 @@
 Is the sampled speculative output drawn from the target's law?
 
 Fixed prompts, many seeds; a small allowed vocabulary, or the whole of it in rank cells. Every token is judged by the target's
-exact probabilities after its own prefix, which an independent pass of the plain model gives; the speculative pass never
-judges itself.
+probabilities after its own prefix, which an independent pass of the plain model gives, or a server's target-only arm reports;
+the speculative pass never judges itself.
 """
 
 import math
@@ -17,7 +17,7 @@ from draftproof.evidence import ControlResult, Outcome, RuleIdentity, SampledRes
 from draftproof.stats.goodness import pooled_chi2
 from draftproof.stats.power import POWER, smallest_tv_of_chi2, smallest_tv_of_score
 from draftproof.stats.variation import TVResult, pooled_tv
-from draftproof.verify.battery import NamedResult, examine
+from draftproof.verify.battery import NamedResult, examine, least
 from draftproof.verify.cells import coarser
 from draftproof.verify.collect import Advance, EngineFailed, Forbidden, Read, SampledDesign, collect
 from draftproof.verify.eprocess import EProcess
@@ -57,8 +57,7 @@ def verify_sampled(
     SampledResult, list of ControlResult
         PASS needs: an accept rule whose law is the target's (`verify.identity`), nothing rejected at ``alpha_fail``, the
         upper bound on the total variation below ``delta``, every stratum covered and its bound below ``delta_stratum``, and
-        controls that behaved. Where they did not, the outcome is
-        INCONCLUSIVE whatever else was seen.
+        controls that behaved. Where they did not, the outcome is INCONCLUSIVE whatever else was seen.
 
     Notes
     -----
@@ -92,12 +91,13 @@ def verify_sampled(
     loudest = f"e-process after {sequences} of {design.sequences} sequences"
     if process.largest_log_e < limit:
         tests = examine(log)
-        p_value, loudest = min((p_value, loudest), (min(1.0, SHARES * _least(tests)[0]), _least(tests)[1]))
+        smallest, title = least(tests)
+        p_value, loudest = min((p_value, loudest), (min(1.0, SHARES * smallest), title))
     strata, reasons = _strata(worker, design, log)
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
-    controls = run_controls(engine, design, advance, lambda log: _least(examine(log))[0], read)
+    controls = run_controls(engine, design, advance, lambda log: least(examine(log))[0], read)
     misbehaved = [f"control '{item.name}' did not behave" for item in controls if not item.behaved]
     against = _against(identity)
     if p_value < design.alpha_fail:
@@ -116,7 +116,7 @@ def verify_sampled(
             "strata": strata,
             "reasons": [*against, *reasons, *misbehaved],
             "tv_by_n": _curve(log, design),
-            "tests": [_row(item) for item in tests],
+            "tests": [item.row for item in tests],
             "smallest_deviation": smallest_deviation(log, tests, design.alpha_fail) if tests else None,
         }
     )
@@ -125,7 +125,7 @@ def verify_sampled(
 
 def judge(log: TokenLog) -> tuple[float, str]:
     """Return the smallest p value, adjusted by Holm over all tests of `battery.examine`, and the name of its test."""
-    return _least(examine(log))
+    return least(examine(log))
 
 
 def smallest_deviation(log: TokenLog, tests: Sequence[NamedResult], alpha_fail: float) -> SmallestDeviation:
@@ -221,19 +221,3 @@ def _curve(log: TokenLog, design: SampledDesign) -> list[tuple[int, float, float
     steps = np.unique(np.linspace(len(log.cells) / CURVE_POINTS, len(log.cells), CURVE_POINTS).astype(int))
     found = [(int(n), pooled_tv(log.cells[:n], log.laws[:n], design.alpha_eq)) for n in steps if n > 0]
     return [(n, item.estimate or 0.0, item.upper_bound or 1.0) for n, item in found]
-
-
-def _least(tests: Sequence[NamedResult]) -> tuple[float, str]:
-    least = min((item for item in tests if item.adjusted is not None), key=lambda item: (item.adjusted, item.p_value))
-    return least.adjusted or 0.0, least.title
-
-
-def _row(item: NamedResult) -> dict[str, Any]:
-    return {
-        "test": item.name,
-        "tokens of": item.stratum or "all",
-        "n": item.n,
-        "statistic": item.statistic,
-        "p value": item.p_value,
-        "adjusted": item.adjusted,
-    }
