@@ -52,19 +52,26 @@ def load_runs(paths: Sequence[Path]) -> list[StoredRun]:
     """
     if len(paths) < 2:
         raise InputError(f"{len(paths)} run given: a comparison needs 2 or more; give folders of finished studies")
-    names = [_file(path).resolve().parent.name for path in paths]
+    names = [evidence_file(path).resolve().parent.name for path in paths]
     if len(set(names)) < len(names):
         names = [str(path) for path in paths]
-    return [_load(_file(path), name) for path, name in zip(paths, names, strict=True)]
+    return [_load(evidence_file(path), name) for path, name in zip(paths, names, strict=True)]
 
 
-def _file(path: Path) -> Path:
+def load_run(path: Path) -> StoredRun:
+    """Read one study, as `load_runs` does."""
+    file = evidence_file(path)
+    return _load(file, file.resolve().parent.name)
+
+
+def evidence_file(path: Path) -> Path:
+    """Return the evidence of a study's folder, or what was given if it is no folder."""
     return path / "evidence.json" if path.is_dir() else path
 
 
 def _load(path: Path, name: str) -> StoredRun:
     if not path.exists() and (path.parent / "lock.json").exists():
-        raise InputError(f"{path.parent} holds a study that has not finished; go on with it by --resume, then compare")
+        raise InputError(f"{path.parent} holds a study that has not finished; go on with it by --resume first")
     return StoredRun(name=name, evidence=ev.load(path), records=_requests(path.parent / "requests.jsonl"))
 
 
