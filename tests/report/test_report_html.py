@@ -97,6 +97,7 @@ def test_the_sections_come_in_the_order_of_a_decision() -> None:
         "Prompts",
         "Study plan",
         "Environment",
+        "How to reproduce it",
         "Findings of the check before the run",
         "What was not measured and may not be claimed",
     ]
