@@ -18,7 +18,7 @@ from draftproof.report import words
 from support.processes import begin, interrupt_once
 from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study
 
-COMMANDS = ("demo", "run", "decide", "report", "check", "verify", "compare", "predict", "sweep", "ladder")
+COMMANDS = ("demo", "run", "decide", "report", "check", "verify", "compare", "rerun", "predict", "sweep", "ladder")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def test_run_ends_with_the_verdicts_code_and_every_report(
     assert "<html" in (out / "report.html").read_text(encoding="utf-8")
     assert ElementTree.parse(out / "junit.xml").getroot().tag == "testsuites"
     assert {path.name for path in out.iterdir()} == {
-        "lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json", "report.html", "junit.xml",
+        "lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json", "report.html", "junit.xml", "summary.md",
     }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_decide_refuses_in_one_line_what_it_cannot_read(
 
 
 def test_report_writes_the_same_page_again(adopted: Path, draftproof: Call) -> None:
-    before = {name: (adopted / name).read_bytes() for name in ("report.html", "junit.xml")}
+    before = {name: (adopted / name).read_bytes() for name in ("report.html", "junit.xml", "summary.md")}
     (adopted / "report.html").write_text("stale", encoding="utf-8")
     (adopted / "junit.xml").unlink()
     done = draftproof("report", adopted / "evidence.json")

@@ -97,6 +97,7 @@ def test_the_sections_come_in_the_order_of_a_decision() -> None:
         "Prompts",
         "Study plan",
         "Environment",
+        "How to reproduce it",
         "Findings of the check before the run",
         "What was not measured and may not be claimed",
     ]
@@ -153,6 +154,14 @@ def test_a_study_that_stopped_between_the_arms_shows_the_first() -> None:
 
 def test_the_same_evidence_gives_the_same_page() -> None:
     assert render_html(full(), make_requests()) == render_html(full(), make_requests())
+
+
+def test_the_page_says_how_to_reproduce_it() -> None:
+    command = ["draftproof", "run", "my study.toml", "--out", "mine"]
+    recorded = full().model_copy(update={"environment": {"command": command}})
+    text = Page(render_html(recorded, None)).text
+    assert "draftproof rerun evidence.json" in text and "draftproof run 'my study.toml' --out mine" in text
+    assert "draftproof rerun evidence.json" in Page(render_html(partial(), None)).text
 
 
 def test_both_colour_schemes_and_paper_are_styled() -> None:

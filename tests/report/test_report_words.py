@@ -44,6 +44,12 @@ def test_nested_tables_get_dotted_names() -> None:
     assert words.flat(values) == [("a.b", "1"), ("a.c.d", "yes, none"), ("e", "none"), ("f", "none"), ("g", "h = 1")]
 
 
+@pytest.mark.parametrize("environment", [{}, {"command": None}, {"command": []}, {"command": "draftproof run"}])
+def test_a_command_line_that_was_not_recorded_is_none(environment: dict[str, object]) -> None:
+    assert words.command(environment) is None
+    assert words.command({"command": ["a", "b c", 1]}) == "a 'b c' 1"
+
+
 def test_every_verdict_has_a_meaning() -> None:
     assert set(words.VERDICT_MEANINGS) == set(EXIT_CODES)
 

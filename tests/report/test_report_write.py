@@ -1,4 +1,4 @@
-"""Both files are written whole into the study's folder."""
+"""All files are written whole into the study's folder."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from draftproof.errors import OutputError
 from draftproof.report.write import write_reports
 
 
-def test_both_reports_are_written(tmp_path: Path) -> None:
+def test_every_report_is_written(tmp_path: Path) -> None:
     page = write_reports(full(), tmp_path, make_requests())
     assert page == tmp_path / "report.html"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "report.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "report.html", "summary.md"]
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 

@@ -21,6 +21,8 @@ from draftproof.cli.json_copy import require_copy
 from draftproof.cli.ladder import ladder_app
 from draftproof.cli.predict import predict
 from draftproof.cli.progress import progress_into
+from draftproof.cli.quiet import Quiet, print_last
+from draftproof.cli.rerun import rerun
 from draftproof.cli.sweep import sweep
 from draftproof.cli.verify import verify
 from draftproof.errors import DraftproofError, InputError
@@ -69,12 +71,12 @@ def _version(
 
 
 @app.command()
-def demo(out: Out = Path("runs/demo"), resume: Resume = False, json_path: Json = None) -> None:
+def demo(out: Out = Path("runs/demo"), resume: Resume = False, quiet: Quiet = False, json_path: Json = None) -> None:
     """Run the shipped study on a real model. Exit code: 0 ADOPT, 10 KEEP_TARGET_ONLY, 11 INCONCLUSIVE, 12 ROLL_BACK."""
     import tomllib
 
     text = files("draftproof.study").joinpath("demo.toml").read_text(encoding="utf-8")
-    _run(parse_plan(tomllib.loads(text), "demo"), out, resume, json_path)
+    _run(parse_plan(tomllib.loads(text), "demo"), out, resume, quiet, json_path)
 
 
 @app.command()
@@ -82,10 +84,11 @@ def run(
     study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
     out: Out,
     resume: Resume = False,
+    quiet: Quiet = False,
     json_path: Json = None,
 ) -> None:
     """Run a study. Exit code: 0 ADOPT, 10 KEEP_TARGET_ONLY, 11 INCONCLUSIVE, 12 ROLL_BACK."""
-    _run(load_plan(study), out, resume, json_path)
+    _run(load_plan(study), out, resume, quiet, json_path)
 
 
 @app.command(name="decide")
@@ -117,7 +120,7 @@ def report(
     evidence: Annotated[Path, typer.Argument(help="An evidence.json.")],
     out: Annotated[Path | None, typer.Option("--out", help="Folder; the evidence's own by default.")] = None,
 ) -> None:
-    """Write report.html and junit.xml again from stored evidence."""
+    """Write report.html, junit.xml and summary.md again from stored evidence."""
     from draftproof.report.write import write_reports
 
     stored = ev.load(evidence)
@@ -135,13 +138,14 @@ def report(
 app.command()(check)
 app.command()(verify)
 app.command()(compare)
+app.command()(rerun)
 app.command()(predict)
 app.command()(sweep)
 app.add_typer(ladder_app, name="ladder")
 
 
-def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
-    console = Console()
+def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json_path: Path | None) -> None:
+    console = Console(quiet=quiet)
     with progress_into(out, console) as progress:
         require_copy(json_path, out)
         from draftproof.report.write import write_reports
@@ -152,9 +156,7 @@ def _run(plan: Plan, out: Path, resume: bool, json_path: Path | None) -> None:
     if json_path:
         ev.save(evidence, json_path)
     print_report(evidence, console)
-    console.print(
-        f"Verdict: {evidence.decision.verdict}   report: {path}", markup=False, highlight=False, soft_wrap=True
-    )
+    print_last(f"Verdict: {evidence.decision.verdict}   report: {path}")
     raise typer.Exit(ev.EXIT_CODES[evidence.decision.verdict])
 
 

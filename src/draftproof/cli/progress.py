@@ -37,7 +37,7 @@ class TerminalProgress:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=console.quiet or not console.is_terminal,
         )
 
     def __enter__(self) -> "TerminalProgress":

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from draftproof.cli.json_copy import require_copy
+from draftproof.cli.quiet import Quiet, print_last
 from draftproof.errors import InputError
 from draftproof.report import words
 from draftproof.report.tables import table, text
@@ -26,6 +27,7 @@ def sweep(
     ] = "",
     batch: Annotated[str, typer.Option(help="Requests at a time. By default the study's concurrency.")] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep that is in the folder.")] = False,
+    quiet: Quiet = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write sweep.json's content here.")] = None,
 ) -> None:
     """Find the fastest k and proposer for each batch; stops hopeless arms early. It explores: a study of its own decides."""
@@ -38,7 +40,7 @@ def sweep(
     plan = load_plan(study)
     levels = _numbers("--batch", batch) if batch else plan.workload.concurrency
     swept = sweep_plan(plan, _numbers("--k", k), tuple(filter(None, proposers.split(","))), levels)
-    console = Console()
+    console = Console(quiet=quiet)
     with progress_into(out, console) as progress:
         result = run_sweep(swept, out, resume=resume, progress=progress)
     if json_path:
@@ -66,19 +68,25 @@ def sweep(
             console.print(text(f"\n{best.study_lines}\n"))
     console.print(text(result.rule))
     console.print(text(result.note))
+    fastest = "; ".join(f"{best.batch} at a time {_name(best)}" for best in result.recommended)
+    print_last(f"Fastest: {fastest}   result: {out / 'sweep.json'}")
 
 
 def _sentences(best: "Recommended") -> list[str]:
     if best.proposer is None:
         return ["fastest: target-only; no arm that was run to the end is faster"]
-    said = [f"fastest: {best.proposer} k={best.num_speculative_tokens}, {words.ratio_span(best.speedup)}"]
+    said = [f"fastest: {_name(best)}, {words.ratio_span(best.speedup)}"]
     if not best.shown_faster:
         said.append("its interval does not lie above 1: it was not shown to be faster than target-only")
     if best.not_told_apart:
         said.append(f"not told apart from it: {', '.join(best.not_told_apart)}")
-    if best.best_by_acceptance not in (None, f"{best.proposer} k={best.num_speculative_tokens}"):
+    if best.best_by_acceptance not in (None, _name(best)):
         said.append(f"the highest acceptance rate is that of {best.best_by_acceptance}, which is not the fastest")
     return said
+
+
+def _name(best: "Recommended") -> str:
+    return "target-only" if best.proposer is None else f"{best.proposer} k={best.num_speculative_tokens}"
 
 
 def _numbers(option: str, given: str) -> tuple[int, ...]:

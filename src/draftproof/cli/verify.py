@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from draftproof.cli.json_copy import require_copy
+from draftproof.cli.quiet import Quiet, print_last
 from draftproof.errors import InputError
 from draftproof.report.tables import table, text
 from draftproof.study.plan import Plan, load_plan, parse_plan
@@ -35,6 +36,7 @@ def verify(
     ] = None,
     list_controls: Annotated[bool, typer.Option("--list-controls", help="List what --plant takes.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the check that is in the folder.")] = False,
+    quiet: Quiet = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Also write the result here.")] = None,
 ) -> None:
     """Check that the output is the target's. Exit code: 0 PASS, 11 INCONCLUSIVE, 12 FAIL."""
@@ -42,13 +44,13 @@ def verify(
     from draftproof.evidence import OUTCOME_CODES, write_whole
     from draftproof.verify.controls import DEFECTS, LOSSLESS
 
-    console = Console()
+    console = Console(quiet=quiet)
     controls = DEFECTS | LOSSLESS
     if list_controls:
         shown = table("", ("name", "kind", "part", "stands for"))
         for control in controls.values():
             shown.add_row(*map(text, (control.name, control.kind, control.part, control.stands_for)))
-        console.print(shown)
+        Console().print(shown)
         return
     if plant is not None and plant not in controls:
         raise InputError(f"--plant {plant!r} is no control; --list-controls lists them")
@@ -63,7 +65,7 @@ def verify(
     if plan_only or out is None:
         with TerminalProgress(console) as progress:
             record, planned = plan_verification(plan, progress)
-        console.print_json(data=record)
+        Console().print_json(data=record)
         if json_path:
             values = {"registration": record, "planned": None if planned is None else planned.model_dump()}
             write_whole(json_path, json.dumps(values, indent=2) + "\n")
@@ -74,7 +76,7 @@ def verify(
     if json_path:
         write_whole(json_path, result.model_dump_json(indent=2) + "\n")
     print_verification(result, console)
-    console.print(f"Outcome: {result.outcome}   report: {path}", markup=False, highlight=False, soft_wrap=True)
+    print_last(f"Outcome: {result.outcome}   report: {path}")
     raise typer.Exit(OUTCOME_CODES[result.outcome])
 
 

@@ -58,6 +58,12 @@ def load_runs(paths: Sequence[Path]) -> list[StoredRun]:
     return [_load(evidence_file(path), name) for path, name in zip(paths, names, strict=True)]
 
 
+def load_run(path: Path) -> StoredRun:
+    """Read one study, as `load_runs` does."""
+    file = evidence_file(path)
+    return _load(file, file.resolve().parent.name)
+
+
 def evidence_file(path: Path) -> Path:
     """Return the evidence.json of a study that is named by its folder or by that file."""
     return path / "evidence.json" if path.is_dir() else path
@@ -65,7 +71,7 @@ def evidence_file(path: Path) -> Path:
 
 def _load(path: Path, name: str) -> StoredRun:
     if not path.exists() and (path.parent / "lock.json").exists():
-        raise InputError(f"{path.parent} holds a study that has not finished; go on with it by --resume, then compare")
+        raise InputError(f"{path.parent} holds a study that has not finished; go on with it by --resume first")
     return StoredRun(name=name, evidence=ev.load(path), records=_requests(path.parent / "requests.jsonl"))
 
 

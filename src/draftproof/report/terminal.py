@@ -49,7 +49,7 @@ def print_report(evidence: Evidence, console: Console) -> None:
         console.print(_cells(decision, effects))
     for level, found in (effects.prediction if effects else {}).items():
         _lines(console, f"Cost model, {level} at a time", [(line, "") for line in words.prediction(found)])
-    _lines(console, "Equivalence", _equivalence(evidence.equivalence))
+    _lines(console, "Equivalence", equivalence_lines(evidence.equivalence))
     limits = [(limit, "") for limit in evidence.limits]
     _lines(console, "What was not measured and may not be claimed", limits)
 
@@ -64,7 +64,7 @@ def print_verification(verification: Verification, console: Console) -> None:
         body.append(f"\n'{verification.planted}' was planted in the engine on purpose.", style="yellow not bold")
     console.print(Panel(body, title=text(verification.study.name), title_align="left", border_style=style))
     _lines(console, "Reasons", [(reason, "") for reason in verification.reasons])
-    _lines(console, "Equivalence", _equivalence(verification.equivalence))
+    _lines(console, "Equivalence", equivalence_lines(verification.equivalence))
     _lines(console, "What was not checked and may not be claimed", [(limit, "") for limit in verification.limits])
 
 
@@ -170,7 +170,8 @@ def _cells(decision: Decision, comparison: Comparison | None) -> Table:
     return shown
 
 
-def _equivalence(equivalence: Equivalence | None) -> list[tuple[str, str]]:
+def equivalence_lines(equivalence: Equivalence | None) -> list[tuple[str, str]]:
+    """What was shown about the output, one sentence and its style each."""
     if equivalence is None:
         return [(words.NOT_MEASURED, "")]
     greedy, sampled = equivalence.greedy, equivalence.sampled

@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
@@ -229,6 +230,12 @@ def flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
         else:
             rows.append((name, plain(value)))
     return rows
+
+
+def command(environment: Mapping[str, Any]) -> str | None:
+    """The command line that an environment records, as a shell takes it; None where it records none."""
+    recorded = environment.get("command")
+    return shlex.join(map(str, recorded)) if isinstance(recorded, list) and recorded else None
 
 
 def plain(value: Any) -> str:

@@ -64,7 +64,7 @@ def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume:
         The folder's study has another plan or other prompts.
     """
     values = plan.model_dump(mode="json")
-    texts = digest_of([asdict(prompt) for prompt in prompts])
+    texts = hash_of_prompts(prompts)
     digest = digest_of(values)
     path = out / "lock.json"
     locked_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -82,6 +82,11 @@ def open_study(plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume:
     elif any(out.iterdir()):
         raise OutputError(f"{out} holds files and no study's lock; choose an empty or a new folder for --out")
     return Study(name=plan.name, hash=digest, locked_at=locked_at, plan=values, prompts=texts)
+
+
+def hash_of_prompts(prompts: Sequence[WorkloadPrompt]) -> str:
+    """Return the SHA-256 of the canonical JSON of prompts, which a lock and evidence record."""
+    return digest_of([asdict(prompt) for prompt in prompts])
 
 
 def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
