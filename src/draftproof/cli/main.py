@@ -17,6 +17,7 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.check import check
 from draftproof.cli.compare import compare
+from draftproof.cli.export import export
 from draftproof.cli.ladder import ladder_app
 from draftproof.cli.predict import predict
 from draftproof.cli.sweep import sweep
@@ -136,6 +137,7 @@ app.command()(verify)
 app.command()(compare)
 app.command()(predict)
 app.command()(sweep)
+app.command()(export)
 app.add_typer(ladder_app, name="ladder")
 
 
