@@ -63,6 +63,11 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
         said.append(
             "The arms are servers: times include the network and the server's queue, and their memory was not measured."
         )
+        if plan.engine.launch is None:
+            said.append(
+                "Of servers that ran already only what they say of themselves is known: a lossy setting that they keep to "
+                "themselves would show in the output alone."
+            )
     if equivalence.sampled is None:
         said.append("The sampled law was not checked.")
     else:
