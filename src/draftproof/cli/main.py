@@ -18,6 +18,7 @@ from draftproof import evidence as ev
 from draftproof.cli.check import check
 from draftproof.cli.compare import compare
 from draftproof.cli.export import export
+from draftproof.cli.imported import import_command
 from draftproof.cli.ladder import ladder_app
 from draftproof.cli.predict import predict
 from draftproof.cli.sweep import sweep
@@ -138,6 +139,7 @@ app.command()(compare)
 app.command()(predict)
 app.command()(sweep)
 app.command()(export)
+app.command(name="import")(import_command)
 app.add_typer(ladder_app, name="ladder")
 
 
