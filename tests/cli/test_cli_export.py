@@ -93,3 +93,13 @@ def test_what_was_rolled_back_is_not_exported(export: Call) -> None:
     roll_back(Path("ladder.sqlite"), reason="odd answers")
     code, _, err = export("hf", "--rung", number)
     assert code == 11 and f"rung {number} of ladder.sqlite does not stand; allowed: none" in err
+
+
+def test_a_model_that_only_draftproof_knows_is_written_as_its_folder(
+    export: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftproof.engines.load.resolve", lambda name, progress: Path("/models/demo"))
+    promote("first", engine=HF | {"target": "SmolLM2-135M-Instruct"}, draft="~/draft")
+    code, out, _ = export("hf")
+    assert code == 0 and "target_name = '/models/demo'" in out
+    assert f"draft_name = '{Path('~/draft').expanduser()}'" in out
