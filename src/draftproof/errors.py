@@ -10,7 +10,7 @@ Every error that draftproof raises on purpose.
     |   |-- PromptError        a prompt or a prompt set
     |   |-- ServerError        a server that cannot be reached, started or used
     |   `-- OutputError        a folder or file to write
-    |-- RefusedError           exit code of the verdict: a rung that may not be promoted
+    |-- RefusedError           exit code of the verdict: a rung that may not be promoted or exported
     |-- ContractError          a proposer breaks a promise that the round relies on
     `-- NumericsError          a model produced values that are not finite
 
@@ -59,7 +59,7 @@ class ContractError(DraftproofError):
 
 
 class RefusedError(DraftproofError):
-    """A rule stands against a promotion; ends with the exit code of the evidence's verdict, or of INCONCLUSIVE."""
+    """A rule stands against a promotion or an export; the exit code is the evidence's verdict's, or that of INCONCLUSIVE."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)

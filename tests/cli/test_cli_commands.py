@@ -18,7 +18,21 @@ from draftproof.report import words
 from support.processes import begin, interrupt_once
 from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study
 
-COMMANDS = ("demo", "run", "decide", "report", "check", "verify", "compare", "rerun", "predict", "sweep", "ladder")
+COMMANDS = (
+    "demo",
+    "run",
+    "decide",
+    "report",
+    "check",
+    "verify",
+    "compare",
+    "rerun",
+    "predict",
+    "sweep",
+    "export",
+    "import",
+    "ladder",
+)
 
 
 @dataclass(frozen=True)

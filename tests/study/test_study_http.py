@@ -18,6 +18,7 @@ from draftproof.measure.counted import counted_acceptance
 from draftproof.study.plan import Plan, parse_plan
 from draftproof.study.preflight import preflight
 from draftproof.study.run import run_study
+from draftproof.study.verify import verify_study
 from support import fake_server
 from support.fake_server import serving
 from support.scripted import Silent, json_lines
@@ -276,3 +277,36 @@ def test_counts_of_requests_that_ran_together_are_shared_out() -> None:
     lacking = counted_acceptance([record(9, 12, 1), record(None, 3, 1)])
     assert lacking is not None and (lacking.drafted_rounds, lacking.accepted) == (None, 15)
     assert counted_acceptance([{"speculation": None}]) is None
+
+
+LOSSY = "lossy by configuration: acceptance threshold below 1 (speculative_accept_threshold_single = 0.9)"
+
+
+def test_a_lossy_setting_that_a_server_admits_rolls_back_though_the_tokens_agree(tmp_path: Path) -> None:
+    servers = {"dialect": "sglang", "gap_s": 0.0}
+    admitted = {"settings": {"speculative_accept_threshold_single": 0.9, "speculative_accept_threshold_acc": 1.0}}
+    evidence, _ = attached(tmp_path, servers, {**servers, **admitted})
+    assert evidence.equivalence is not None and evidence.equivalence.greedy is not None
+    assert evidence.equivalence.greedy.identical == COUNT
+    assert (evidence.equivalence.claim, evidence.equivalence.claim_basis) == ("lossy", LOSSY)
+    assert result(evidence, "greedy output") == ("miss", "ROLL_BACK")
+    assert any(LOSSY in reason for reason in evidence.decision.reasons)
+    assert "only what they say of themselves is known" in " ".join(evidence.limits)
+
+
+def test_a_lossy_setting_in_the_launch_command_is_found_and_fails_no_verification_silently(tmp_path: Path) -> None:
+    command = [sys.executable, fake_server.__file__, "{port}"]
+    speculative = [*command, "speculates=true", 'settings={"rejection_sample_method": "fly"}']
+    plan = make_plan(tmp_path, {"launch": {"target_only": command, "speculative": speculative, "ready_s": 30.0}})
+    found = verify_study(plan, tmp_path / "out", resume=False, progress=Silent())
+    assert found.equivalence.greedy is not None and found.equivalence.greedy.outcome == "PASS"
+    assert (found.outcome, found.equivalence.claim) == ("INCONCLUSIVE", "lossy")
+    assert found.reasons == ["lossy by configuration: fly acceptance (rejection_sample_method = fly)"]
+    assert found.environment["engine"]["lossy"][0]["name"] == "fly acceptance"
+
+
+def test_the_same_servers_without_it_are_not_lossy(tmp_path: Path) -> None:
+    servers = {"dialect": "sglang", "gap_s": 0.0}
+    evidence, _ = attached(tmp_path, servers, {**servers, "settings": {"speculative_accept_threshold_single": 1.0}})
+    assert evidence.equivalence is not None and evidence.equivalence.claim == "up_to_ties"
+    assert evidence.environment["engine"]["lossy"] == []

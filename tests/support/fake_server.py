@@ -52,6 +52,7 @@ class Behaviour:
     defect_after: int | None = None
     model: str = "toy"
     version: str = "1.2.3"
+    settings: dict[str, Any] = field(default_factory=dict)
     strange_end: str | None = None
     stall_after: int | None = None
     chatter_after: int | None = None
@@ -154,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
         if does.dialect == "vllm":
             answers["/version"] = {"version": does.version}
         if does.dialect == "sglang":
-            answers["/get_server_info"] = {"version": does.version}
+            answers["/get_server_info"] = {"version": does.version, **does.settings}
         if does.dialect == "tgi":
             answers["/info"] = {"version": does.version, "model_id": does.model, "max_total_tokens": MAX_LEN}
         if does.dialect == "llamacpp":

@@ -32,7 +32,7 @@ def status(at: At = DEFAULT, json_path: Json = None) -> None:
     from draftproof.gate.ladder import refresh
 
     require_copy(json_path)
-    _show(refresh(at, _environment(_models(at))), at, json_path)
+    _show(refresh(at, environment_of(models_of(at))), at, json_path)
 
 
 @ladder_app.command()
@@ -53,7 +53,7 @@ def promote(
 
     require_copy(json_path)
     stored, digest = ev.load(evidence), sha256(evidence)
-    environment = _environment({*read_rung(stored, concurrency).models, *_models(at)})
+    environment = environment_of({*read_rung(stored, concurrency).models, *models_of(at)})
     try:
         ladder, event = up.promote(at, stored, digest, environment, concurrency=concurrency, reason=reason, note=note)
     except RefusedError:
@@ -105,7 +105,7 @@ def history(at: At = DEFAULT, json_path: Json = None) -> None:
                 _say(f"      {name}: {value}")
 
 
-def _models(at: Path) -> set[str]:
+def models_of(at: Path) -> set[str]:
     """Return the models of the rungs that stand; a ladder that is not there yet has none."""
     from draftproof.gate.ladder import read_ladder, rung_of
 
@@ -115,7 +115,8 @@ def _models(at: Path) -> set[str]:
         return set()
 
 
-def _environment(models: Iterable[str]) -> dict[str, Any]:
+def environment_of(models: Iterable[str]) -> dict[str, Any]:
+    """Return what the fingerprint of this machine is taken of."""
     from draftproof.environment import describe_environment
     from draftproof.gate.model_files import hash_models
 

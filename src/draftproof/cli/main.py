@@ -17,6 +17,8 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.check import check
 from draftproof.cli.compare import compare
+from draftproof.cli.export import export
+from draftproof.cli.imported import import_command
 from draftproof.cli.json_copy import require_copy
 from draftproof.cli.ladder import ladder_app
 from draftproof.cli.predict import predict
@@ -141,6 +143,8 @@ app.command()(compare)
 app.command()(rerun)
 app.command()(predict)
 app.command()(sweep)
+app.command()(export)
+app.command(name="import")(import_command)
 app.add_typer(ladder_app, name="ladder")
 
 

@@ -202,6 +202,7 @@ class Attached:
         self._urls = {False: target_only, True: speculative or target_only}
         self.is_one = self._urls[False] == self._urls[True]
         self.flags: dict[str, Any] = {}
+        self.speculative: Sequence[str] | None = None
 
     def url(self, speculate: bool) -> str:
         """Return an arm's address."""
@@ -225,6 +226,7 @@ class Launched:
         self._launch, self._progress = launch, progress
         self._servers: dict[bool, Server] = {}
         self.is_one = False
+        self.speculative: Sequence[str] | None = launch.speculative
         self.flags: dict[str, Any] = {
             "target_only": " ".join(launch.target_only),
             "speculative": " ".join(launch.speculative),

@@ -4,7 +4,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,11 +20,13 @@ from draftproof.engines.http.counters import Counts, between
 from draftproof.engines.http.endpoint import Endpoint, describe
 from draftproof.engines.http.stream import Answer, WireError, likeliest
 from draftproof.engines.load import load_tokenizer
+from draftproof.engines.lossy import LossyFinding, lossy_settings, settings_of
 from draftproof.engines.prompts import encode_prompt, pair_with_params
 from draftproof.errors import InputError, ServerError
 from draftproof.records import Completion, SpeculationMetrics
 from draftproof.request import Prompt, SamplingParams
 
+ROUNDING = "the two arms run passes of different shapes on a server, which round differently; not measured"
 PROBE_TEXT = "1 2 3 4"
 PROBE_TOKENS = 4
 # a server counts a request shortly after it has sent its last token
@@ -37,6 +39,7 @@ class Servers(Protocol):
 
     is_one: bool
     flags: dict[str, Any]
+    speculative: Sequence[str] | None
 
     def url(self, speculate: bool) -> str:
         """Return an arm's address; may start its server."""
@@ -89,10 +92,11 @@ class HttpEngine:
         max_len: int,
         timeout_s: float,
         deadline_s: float | None,
+        samples: bool,
     ) -> None:
         self._servers, self.tokenizer, self._kind = servers, tokenizer, kind
         self.max_batch, self.max_len = max_batch, max_len
-        self._timeout_s, self._deadline_s = timeout_s, deadline_s
+        self._timeout_s, self._deadline_s, self._samples = timeout_s, deadline_s, samples
         self._client, self._clock = Client(), _Clock()
         self._asked: dict[bool, Endpoint] = {}
         self._reports_token_ids = True
@@ -110,6 +114,7 @@ class HttpEngine:
         timeout_s: float = 300.0,
         deadline_s: float | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        samples: bool = True,
         progress: Callable[[str], None] = lambda message: None,
     ) -> "HttpEngine":
         """
@@ -133,6 +138,8 @@ class HttpEngine:
             For each call of `generate`. None: only ``timeout_s`` limits it, which begins when a request gets its place.
         tokenizer : PreTrainedTokenizerBase or None
             In place of ``target``'s.
+        samples : bool
+            Whether anything asked of the engine is to follow the target's law, and not only be its most likely token.
         progress : callable
             Gets one line for each slow step.
 
@@ -163,6 +170,7 @@ class HttpEngine:
             max_len=max_len,
             timeout_s=timeout_s,
             deadline_s=deadline_s,
+            samples=samples,
         )
         try:
             engine._meet()
@@ -175,11 +183,11 @@ class HttpEngine:
     def capabilities(self) -> Capabilities:
         """What both servers can do together; what they do not report is None."""
         plain, drafting = self._asked[False], self._asked[True]
-        dialect = plain.dialect
+        dialect, lossy = plain.dialect, self._lossy()
         return Capabilities(
             name=dialect.name,
-            claim="up_to_ties",
-            claim_basis="the two arms run passes of different shapes on a server, which round differently; not measured",
+            claim="lossy" if lossy else "up_to_ties",
+            claim_basis=f"lossy by configuration: {'; '.join(map(str, lossy))}" if lossy else ROUNDING,
             max_batch=self.max_batch,
             max_len=self.max_len,
             reports_rounds=False,
@@ -198,6 +206,8 @@ class HttpEngine:
                 "prompt_logprobs": dialect.scored is not None,
                 "timeout_s": self._timeout_s,
                 "launch": self._servers.flags,
+                "configuration": "known" if self._servers.speculative or drafting.settings else None,
+                "lossy": [asdict(found) for found in lossy],
             },
             score_top=dialect.scored is not None,
             logprobs=dialect.logprobs is not None,
@@ -359,6 +369,12 @@ class HttpEngine:
             self._client.close()
         finally:
             self._servers.close()
+
+    def _lossy(self) -> list[LossyFinding]:
+        """Look at how the speculative server was started, and at what it says of itself."""
+        command = self._servers.speculative or ()
+        started = settings_of(command, self._servers.flags.get("env"))
+        return lossy_settings({"launch": started, "facts": self._asked[True].settings}, samples=self._samples)
 
     def _meet(self) -> None:
         """Ask both servers what they are, and see that only speculation tells them apart."""

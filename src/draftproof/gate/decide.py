@@ -171,6 +171,8 @@ def _greedy(equivalence: Equivalence | None, policy: Policy) -> _Row:
         return _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason)
     if weaker_claim(claim, policy.min_claim):
         reason = f"The run supports the claim {claim} about greedy output, which is weaker than {policy.min_claim}."
+        if claim == "lossy":
+            reason = f"{reason.removesuffix('.')} ({equivalence.claim_basis})."
         return _row(name, threshold, measured, "miss", "ROLL_BACK", reason)
     reason = f"Greedy output agrees on {seen}; claim {claim}."
     return _row(name, threshold, measured, "pass", "ADOPT", reason)

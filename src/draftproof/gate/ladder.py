@@ -173,16 +173,35 @@ def active(path: Path, environment: Mapping[str, Any]) -> Active:
         As `fingerprint.fingerprint` takes it.
     """
     try:
-        ladder = read_ladder(path)
+        standing, why = standing_here(path, environment)
     except DraftproofError as error:
         return Active(rung=None, number=0, reason=str(error))
-    found = _first_expired(ladder, fingerprint(environment, __version__))
-    standing = ladder.standing if found is None else ladder.standing[: ladder.standing.index(found[0])]
-    why = "" if found is None else f"; {name_of(found[0])} has expired: {found[1]}"
     if not standing:
         return Active(rung=None, number=0, reason=f"no rung stands{why}")
     top = standing[-1]
     return Active(rung=rung_of(top), number=top.id, reason=f"promoted by study {(top.study_hash or '')[:12]}{why}")
+
+
+def standing_here(path: Path, environment: Mapping[str, Any]) -> tuple[tuple[Event, ...], str]:
+    """
+    Return the promotions that hold on this machine, bottom to top, and why the others do not; stores nothing.
+
+    Parameters
+    ----------
+    environment : mapping
+        As `fingerprint.fingerprint` takes it.
+
+    Raises
+    ------
+    InputError
+        There is no ladder, or the file cannot be used.
+    """
+    ladder = read_ladder(path)
+    found = _first_expired(ladder, fingerprint(environment, __version__))
+    if found is None:
+        return ladder.standing, ""
+    standing = ladder.standing[: ladder.standing.index(found[0])]
+    return standing, f"; {name_of(found[0])} has expired: {found[1]}"
 
 
 def _first_expired(ladder: Ladder, present: Mapping[str, Any]) -> tuple[Event, str] | None:

@@ -69,7 +69,7 @@ CLAIM_MEANINGS: Mapping[str, str] = {
         "Both arms give the same greedy tokens when their requests are batched alike; another batch may change a token."
     ),
     "up_to_ties": "Greedy outputs differ only where the target's best tokens are as close as rounding error.",
-    "lossy": "Greedy output is not the target's: speculation keeps tokens that the target would not have chosen.",
+    "lossy": "Output is not the target's by configuration: speculation keeps tokens that the target would not have chosen.",
     "none": "The run supports no claim about greedy output.",
 }
 

@@ -49,6 +49,9 @@ def judge_output(
     controls: list[ev.ControlResult] = []
     if check is not None:
         sampled, controls = run_check(engine, check, progress)
-    claim: Any = engine.capabilities.claim if greedy and greedy.outcome == "PASS" else "none"
+    claim: Any = engine.capabilities.claim
+    # what the configuration gives up is given up whatever these prompts show
+    if claim != "lossy" and not (greedy and greedy.outcome == "PASS"):
+        claim = "none"
     basis = engine.capabilities.claim_basis if claim != "none" else "greedy output was not shown to be the same"
     return ev.Equivalence(greedy=greedy, sampled=sampled, controls=controls, claim=claim, claim_basis=basis)

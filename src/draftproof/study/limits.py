@@ -67,6 +67,11 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
     said = []
     if equivalence.greedy is None:
         said.append("Greedy identity was not checked, since the measured runs sample.")
+    if plan.engine.kind == "openai_http" and plan.engine.launch is None:
+        said.append(
+            "Of servers that ran already only what they say of themselves is known: a lossy setting that they keep to "
+            "themselves would show in the output alone."
+        )
     if equivalence.sampled is None:
         said.append("The sampled law was not checked.")
     else:

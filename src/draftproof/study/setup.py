@@ -47,6 +47,7 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
             max_batch=max(plan.workload.concurrency),
             max_len=max_len,
             timeout_s=table.timeout_s,
+            samples=plan.sampling.temperature > 0 or plan.policy.require_sampled,
             progress=progress.say,
         )
     if table.kind == "hf":

@@ -1,5 +1,6 @@
 """Which server is behind an address, and what it can tell us: asked before the first measured token."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ class Endpoint:
         None: not reported.
     max_len : int or None
         Longest sequence in tokens, prompt included. None: not reported.
+    settings : mapping
+        What the server says of its own configuration; empty where it says nothing.
     has_counts : bool
         Whether ``/metrics`` has counts of speculation.
     """
@@ -37,6 +40,7 @@ class Endpoint:
     version: str | None
     max_len: int | None
     has_counts: bool
+    settings: Mapping[str, Any]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -78,6 +82,7 @@ async def describe(client: Client, url: str, kind: str) -> Endpoint:
         version=None if version is None else str(version),
         max_len=max_len if isinstance(max_len, int) and max_len > 0 else None,
         has_counts=counts.has(dialect),
+        settings=facts if isinstance(facts, dict) else {},
     )
 
 
