@@ -41,7 +41,7 @@ def test_two_files_become_evidence_that_claims_nothing_of_the_output(draftproof:
     assert (code, err) == (11, "") and "INCONCLUSIVE" in out
     evidence = ev.load(Path("run/evidence.json"))
     assert ev.load(Path("copy.json")) == evidence
-    assert {path.name for path in Path("run").iterdir()} == {"evidence.json", "report.html", "junit.xml"}
+    assert {path.name for path in Path("run").iterdir()} == {"evidence.json", "report.html", "junit.xml", "summary.md"}
     assert (evidence.equivalence, evidence.comparison) == (None, None)
     assert evidence.decision.verdict == "INCONCLUSIVE" and not evidence.decision.registered
     assert any("was not compared" in reason or "were not compared" in reason for reason in evidence.decision.reasons)
