@@ -84,7 +84,9 @@ def test_a_server_answers_on_the_loopback_until_it_is_stopped() -> None:
 
 def test_its_environment_is_given() -> None:
     code = "import os, sys; os.execv(sys.executable, [sys.executable, os.environ['FAKE'], sys.argv[1]])"
-    start((sys.executable, "-c", code, "{port}"), env={"FAKE": fake_server.__file__}).stop()
+    server = start((sys.executable, "-c", code, "{port}"), env={"FAKE": fake_server.__file__})
+    assert httpx.get(f"{server.url}/v1/models").status_code == 200
+    server.stop()
 
 
 def test_what_a_server_started_and_did_not_stop_is_stopped_too() -> None:

@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             super().handle()
         except (BrokenPipeError, ConnectionResetError):
-            pass
+            pass  # the client hung up, as some tests make it
 
     # --- what the server says of itself
 

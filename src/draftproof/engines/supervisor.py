@@ -76,7 +76,7 @@ def _signal_group(group: int, number: int) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:
-        pass
+        pass  # nobody of it is left to be told
 
 
 def _children() -> list[int]:
@@ -93,7 +93,7 @@ def _children() -> list[int]:
                 try:
                     os.waitpid(pid, os.WNOHANG)
                 except ChildProcessError:
-                    pass
+                    pass  # taken away already
             else:
                 found.append(pid)
     return found
@@ -106,7 +106,7 @@ def _kill_children() -> None:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                pass
+                pass  # it has ended by itself
         time.sleep(POLL_S)
 
 
