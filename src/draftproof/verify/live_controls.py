@@ -21,7 +21,12 @@ def names_of_controls(engine: EngineProtocol) -> list[tuple[str, Kind]]:
 
 
 def run_controls(
-    engine: EngineProtocol, design: SampledDesign, advance: Advance, judge: Judge, read: Read | None = None
+    engine: EngineProtocol,
+    correct: Worker,
+    design: SampledDesign,
+    advance: Advance,
+    judge: Judge,
+    read: Read | None = None,
 ) -> list[ControlResult]:
     """
     Run each control once.
@@ -29,6 +34,8 @@ def run_controls(
     Parameters
     ----------
     engine : EngineProtocol
+    correct : Worker
+        The one under test: what is not planted in the rule runs on it, since another one would measure its shapes anew.
     design : SampledDesign
     advance : callable
         Gets the number of sequences that were finished.
@@ -74,6 +81,6 @@ def run_controls(
             run(name, "defect", open_worker(engine, design, lambda own, rule=rule: rule, judged_elsewhere=elsewhere))  # type: ignore[misc]
     else:
         for name, alter in REQUEST_DEFECTS.items():
-            run(name, "defect", open_worker(engine, design), alter=alter)
-    run("target-only", "lossless", open_worker(engine, design, judged_elsewhere=elsewhere), speculate=False)
+            run(name, "defect", correct, alter=alter)
+    run("target-only", "lossless", correct, speculate=False)
     return results

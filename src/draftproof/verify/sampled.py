@@ -66,7 +66,8 @@ def verify_sampled(
     only if nothing stopped it. ``p_value`` is twice the smaller of the two. Bound: Azuma with a union over the sets of
     cells.
     """
-    worker, rule, drafts = open_worker(engine, design, judged_elsewhere=read is not None)
+    opened = open_worker(engine, design, judged_elsewhere=read is not None)
+    worker, rule, drafts = opened
     identity = None if rule is None else rule_identity(rule)
     result = _unread(worker, design).model_copy(update={"identity": identity})
     process, limit = EProcess(), math.log(SHARES / design.alpha_fail)
@@ -97,7 +98,7 @@ def verify_sampled(
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
-    controls = run_controls(engine, design, advance, lambda log: least(examine(log))[0], read)
+    controls = run_controls(engine, opened, design, advance, lambda log: least(examine(log))[0], read)
     misbehaved = [f"control '{item.name}' did not behave" for item in controls if not item.behaved]
     against = _against(identity)
     if p_value < design.alpha_fail:
