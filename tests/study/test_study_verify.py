@@ -8,9 +8,12 @@ import pytest
 
 from draftproof.errors import OutputError, PlanError
 from draftproof.evidence import Verification
+from draftproof.study.plan import parse_plan
 from draftproof.study.verify import plan_verification, verify_study
 from draftproof.verify.controls import DEFECTS
-from support.scripted import Silent, Stopping, json_lines, make_plan
+from support.scripted import Silent, Stopping, json_lines, make_plan, study_values
+
+COUPLED = {"verification": "coupled"}
 
 
 def verified(folder: Path, *, plant: str | None = None, resume: bool = False, **tables: Any) -> Verification:
@@ -105,3 +108,11 @@ def test_an_interrupted_check_goes_on_and_ends_as_an_uninterrupted_one(tmp_path:
 def test_what_an_engine_cannot_have_planted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="cannot be planted in engine 'scripted'; allowed: native"):
         verified(tmp_path, plant="rejected tokens stay")
+
+
+def test_a_change_of_the_rejection_rule_is_not_planted_beside_the_coupled_one(tmp_path: Path) -> None:
+    values = study_values(tmp_path) | {"engine": {"kind": "native", "target": "never-loaded"}}
+    coupled = parse_plan(values | {"speculation": COUPLED}, "test")
+    with pytest.raises(PlanError, match='changes the rejection rule; set verification = "rejection"'):
+        verify_study(coupled, tmp_path / "out", resume=False, progress=Silent(), plant=DEFECTS["always accept"])
+    assert not (tmp_path / "out").exists()

@@ -32,7 +32,7 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
     ModelError, ServerError, InputError
         The model or the server is missing or cannot be used, or a value does not fit it.
     PlanError
-        The engine's parts cannot be replaced, so that nothing can be planted.
+        The engine's parts cannot be replaced, or it runs another rule, so that nothing can be planted.
     """
     table, speculation = plan.engine, plan.speculation
     if table.threads != "auto":
@@ -86,6 +86,10 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
 def _planted(plan: Plan, plant: Control) -> dict[str, Any]:
     if plan.engine.kind != "native" and (plan.engine.kind != "scripted" or plant.part == "take_back"):
         raise PlanError(f"'{plant.name}' cannot be planted in engine '{plan.engine.kind}'; allowed: native")
+    if plan.speculation.verification == "coupled":
+        raise PlanError(
+            f"'{plant.name}' changes the rejection rule; set verification = \"rejection\" under [speculation] to plant it"
+        )
     return {plant.part: getattr(plant.plant(Parts(proposer=make_proposer(plan))), plant.part)}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from draftproof import __version__
 from draftproof import evidence as ev
+from draftproof.measure.alternate import alternate
 from draftproof.measure.run import interleave
 from draftproof.request import SamplingParams
 from draftproof.study.conditions import conditions
@@ -62,9 +63,10 @@ def verify_study(
         stored = out / "requests.jsonl"
         records = read_records(stored)
         params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
+        run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
         with appending(stored, records) as save:
             for concurrency in plan.workload.concurrency:
-                interleave(
+                run_arms(
                     engine,
                     prompts,
                     params,
