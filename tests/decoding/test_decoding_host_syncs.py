@@ -132,7 +132,8 @@ def counts_of(name: str, options: dict, ks=(1, 3, 5), batches=(1, 2, 4), **parts
 @pytest.fixture(autouse=True)
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the code would look at a CPU's values because that costs nothing, it does what it does elsewhere."""
-    monkeypatch.setattr("draftproof.sampling.law._reading_is_free", lambda tensor: False)
+    for module in ("sampling.law", "decoding.proposers.stepwise"):
+        monkeypatch.setattr(f"draftproof.{module}.reading_is_free", lambda tensor: False)
     monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 2)
 
 
@@ -168,11 +169,9 @@ def test_log_probabilities_are_read_as_three_lists_more() -> None:
     assert counts_of("always-something", {**SAMPLED, "logprobs": 3}) == {9}
 
 
-def test_a_confidence_stop_asks_the_host_once_a_step_for_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two lists for each drafted place: without them a stop would save no pass."""
-    monkeypatch.setitem(PROPOSERS, "unsure", lambda: DraftModel(tiny_llama(1), 1e-9))
-    for k in (1, 3):
-        assert counts_of("unsure", SAMPLED, ks=(k,)) == {8 + 2 * k}
+def test_a_confidence_stop_waits_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROPOSERS, "unsure", lambda: DraftModel(tiny_llama(1), 0.5))
+    assert counts_of("unsure", SAMPLED) == EXPECTED["draft-model"]
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])

@@ -47,6 +47,26 @@ def test_a_planted_defect_is_found_and_named_as_planted(tmp_path: Path, name: st
     assert any("the accept rule, without sampling, is" in reason for reason in result.reasons)
 
 
+def test_a_rule_that_is_wrong_by_itself_fails_without_a_sample(tmp_path: Path) -> None:
+    result = verified(tmp_path, plant="bonus one place early")
+    sampled, controls = result.equivalence.sampled, result.equivalence.controls
+    assert result.outcome == "FAIL" and sampled is not None and sampled.outcome == "FAIL"
+    assert sampled.identity is not None and sampled.identity.worst > 0.1
+    assert (sampled.sequences, sampled.tokens, sampled.planned) == (0, 0, None)
+    assert [(item.name, item.flagged, item.behaved) for item in controls] == [
+        ("always accept", True, True),
+        ("redraw from the target", True, True),
+        ("rejection rule", False, True),
+    ]
+
+
+@pytest.mark.parametrize("name", ["drawn colder than reported", "most likely drafted", "draft's number as coin"])
+def test_a_defect_of_the_drafts_law_is_not_planted_where_nothing_is_drawn(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PlanError, match="prompt lookup draws none, so nothing would be planted"):
+        verified(tmp_path, plant=name)
+    assert not (tmp_path / "out").exists()
+
+
 def test_where_quotas_cannot_be_met_the_plan_says_so_and_the_outcome_is_inconclusive(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, sampled={"min_stratum_tokens": 5000})
     progress = Silent()

@@ -14,8 +14,10 @@ import pytest
 import torch
 from scipy.stats import norm
 
+import draftproof.verify.rule_check
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.scripted import Script, ScriptedEngine, Table
+from draftproof.errors import InputError
 from draftproof.evidence import ControlResult, SampledResult
 from draftproof.proposers import PromptLookup
 from draftproof.records import Completion, Round
@@ -25,6 +27,7 @@ from draftproof.verify.collect import SampledDesign, collect
 from draftproof.verify.controls import REQUEST_DEFECTS, RULE_DEFECTS, hotter
 from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.log import TokenLog, places
+from draftproof.verify.rule_check import check_rule, wrong_rule
 from draftproof.verify.sampled import judge, verify_sampled
 from support.scripted import SAMPLED, SCRIPT, Restricted
 
@@ -191,6 +194,21 @@ def test_what_the_tests_of_the_run_could_have_seen_is_recorded() -> None:
     assert seen.any_direction is not None and seen.any_direction > seen.one_direction
     counts = {item["place in the round"]: item["tokens"] for item in result.strata}
     assert seen.by_place == pytest.approx({name: min(1, z * math.sqrt(0.25 / counts[name])) for name in PLACES})
+
+
+def test_a_rule_that_is_wrong_without_a_sample_is_fail_only_if_its_own_controls_behave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = design()
+    assert wrong_rule(check_rule(engine(), plan), plan) is None
+    checked = check_rule(engine(RULE_DEFECTS["always accept"]), plan)
+    found = wrong_rule(checked, plan)
+    assert found is not None and found[0].outcome == "FAIL" and found[0].sequences == found[0].tokens == 0
+    assert [(item.kind, item.behaved) for item in found[1]] == [*[("defect", True)] * 2, ("lossless", True)]
+    monkeypatch.setattr(draftproof.verify.rule_check, "RULE_DEFECTS", {"a rule that is right": rejection})
+    unsure = wrong_rule(checked, plan)
+    assert unsure is not None and unsure[0].outcome == "INCONCLUSIVE"
+    assert "control 'a rule that is right' did not behave" in unsure[0].reasons
 
 
 def test_a_rejection_outranks_what_else_is_wanting() -> None:
@@ -364,6 +382,26 @@ def test_a_request_that_ends_early_leaves_the_law_unread() -> None:
     result, _ = check(EndsEarly(engine()))
     assert result.outcome == "INCONCLUSIVE"
     assert result.reasons == ["requests ended after 3 to 8 tokens, 8 were asked for"]
+
+
+@pytest.mark.parametrize(("wide", "outcome"), [("right", "INCONCLUSIVE"), ("as wrong", "FAIL"), ("impossible", "FAIL")])
+def test_a_rejection_that_is_gone_in_float32_is_rounding(wide: str, outcome: str) -> None:
+    """The rule cannot be reached, so that only samples speak against it; "impossible" is an engine without memory for a copy."""
+
+    class Narrow(Restricted):
+        def control_arm(self, name: Any) -> EngineProtocol:
+            assert name == "float32"
+            if wide == "impossible":
+                raise InputError("no memory for a float32 copy")
+            return Restricted(engine() if wide == "right" else engine(wrong), replaceable_rule=False)
+
+    wrong = RULE_DEFECTS["always accept"]
+    subject = Narrow(engine(wrong, copying=1.5), replaceable_rule=False, control_arms=("float32",))
+    result, controls = check(subject, control_sequences=300)
+    assert all(item.behaved for item in controls)
+    assert result.p_value is not None and result.p_value < 1e-3 and result.outcome == outcome
+    said = [reason for reason in result.reasons if reason.startswith("in float32 nothing is rejected")]
+    assert len(said) == (wide == "right")
 
 
 # --- engines that can do less -----------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def _law(logits: Tensor, params: SamplingParams) -> Tensor:
         scores = scores.masked_fill(scores < smallest_kept, -torch.inf)
     probs = scores.softmax(-1).masked_fill(nothing, 0.0)
     if params.top_p < 1.0:
-        if _reading_is_free(probs):
+        if reading_is_free(probs):
             flat = probs.view(-1, probs.shape[-1])
             probs = torch.stack([_top_p_of_row(row, params.top_p) for row in flat]).view(probs.shape)
         else:
@@ -128,7 +128,7 @@ def _law(logits: Tensor, params: SamplingParams) -> Tensor:
     return probs
 
 
-def _reading_is_free(tensor: Tensor) -> bool:
+def reading_is_free(tensor: Tensor) -> bool:
     """Whether the host may look at values without waiting for a device."""
     return tensor.is_cpu
 

@@ -14,8 +14,10 @@ from draftproof.verify.collect import SampledDesign
 from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.power_plan import plan_sampled
 from draftproof.verify.registration import sampled_record
+from draftproof.verify.rule_check import check_rule, wrong_rule
 from draftproof.verify.sampled import verify_sampled
 from draftproof.verify.top_logprobs import Reported, verify_top_logprobs
+from draftproof.verify.worker import Worker
 
 Method = Literal["own-pass", "top-logprobs", "two-samples"]
 
@@ -110,15 +112,22 @@ def run_check(
     if check.reported is not None:
         advance = progress.start("sampled check by reported log-probabilities, and controls", total)
         return verify_top_logprobs(engine, check.law, advance, check.reported)
-    planned = tell_plan(engine, check.law, progress)
+    checked = check_rule(engine, check.law)
+    wrong = wrong_rule(checked, check.law)
+    if wrong is not None:
+        progress.say("the accept rule is wrong by itself: nothing is sampled")
+        return wrong
+    planned = tell_plan(engine, checked.worker, check.law, progress)
     advance = progress.start("sampled check and controls", total)
-    sampled, controls = verify_sampled(engine, check.law, advance, advance.tell)
+    sampled, controls = verify_sampled(engine, check.law, advance, advance.tell, checked=checked)
     return sampled.model_copy(update={"planned": planned}), controls
 
 
-def tell_plan(engine: EngineProtocol, design: SampledDesign, progress: Progress) -> ev.SampledPlanned | None:
+def tell_plan(
+    engine: EngineProtocol, worker: Worker, design: SampledDesign, progress: Progress
+) -> ev.SampledPlanned | None:
     """Say, before the check, what it will be able to see and how long it will take."""
-    planned = plan_sampled(engine, design)
+    planned = plan_sampled(engine, worker, design)
     if planned is None:
         progress.say("sampled check: the pilot failed, and so will the check")
         return None

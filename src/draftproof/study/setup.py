@@ -90,6 +90,11 @@ def _planted(plan: Plan, plant: Control) -> dict[str, Any]:
         raise PlanError(
             f"'{plant.name}' changes the rejection rule; set verification = \"rejection\" under [speculation] to plant it"
         )
+    if plant.needs_draft_law and plan.speculation.proposer == "prompt-lookup":
+        raise PlanError(
+            f"'{plant.name}' changes how a draft is drawn or reported, and prompt lookup draws none, so nothing would be planted; "
+            "choose another proposer, or a control of the accept rule"
+        )
     return {plant.part: getattr(plant.plant(Parts(proposer=make_proposer(plan))), plant.part)}
 
 

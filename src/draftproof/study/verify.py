@@ -19,6 +19,7 @@ from draftproof.study.records import appending, groups_of, read_records
 from draftproof.study.sampled import sampled_check, tell_plan
 from draftproof.study.setup import encode_prompts, open_engine
 from draftproof.verify.controls import Control
+from draftproof.verify.worker import open_worker
 from draftproof.workload.loaders import load_prompts
 
 
@@ -111,7 +112,7 @@ def plan_verification(plan: Plan, progress: Progress) -> tuple[dict[str, Any], e
         record = registered(engine, plan, check)
         if check is None or check.method != "own-pass" or check.law is None:
             return record, None
-        return record, tell_plan(engine, check.law, progress)
+        return record, tell_plan(engine, open_worker(engine, check.law), check.law, progress)
 
 
 def _outcome(equivalence: ev.Equivalence, failed: list[str]) -> tuple[ev.Outcome, list[str]]:

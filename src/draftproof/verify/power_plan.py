@@ -13,16 +13,17 @@ from draftproof.verify.cells import coarser
 from draftproof.verify.collect import EngineFailed, Forbidden, SampledDesign, collect
 from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.log import PLACES, TokenLog
-from draftproof.verify.sampled import SHARES, impossible_places
-from draftproof.verify.worker import open_worker
+from draftproof.verify.sampled import impossible_places
+from draftproof.verify.search import SHARES
+from draftproof.verify.worker import Worker
 
 PILOT_BATCHES = 2
 PILOT_SEED = 104_729  # away from the seeds of the check and its controls
 
 
-def plan_sampled(engine: EngineProtocol, design: SampledDesign) -> SampledPlanned | None:
+def plan_sampled(engine: EngineProtocol, opened: Worker, design: SampledDesign) -> SampledPlanned | None:
     """
-    Run a pilot and say what the check will see.
+    Run a pilot on the check's worker and say what the check will see.
 
     Returns
     -------
@@ -35,7 +36,7 @@ def plan_sampled(engine: EngineProtocol, design: SampledDesign) -> SampledPlanne
     `stats.power.smallest_tv_of_score`, after the correction for as many tests as the pilot allows. ``enough`` holds where the
     tokens reach `stats.power.tokens_for_pooled_bound`, which gives a correct engine the bound with probability 0.9.
     """
-    worker, _, drafts = open_worker(engine, design)
+    worker, drafts = opened.engine, opened.drafts
     pilot = min(PILOT_BATCHES * design.batch, design.sequences)
     began = engine.now_ms()
     try:

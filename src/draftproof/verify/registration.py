@@ -9,7 +9,8 @@ from draftproof.verify.greedy import RATE_FACTOR, STRICT
 from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.log import PLACES
 from draftproof.verify.noise_floor import CAP
-from draftproof.verify.sampled import SHARES, impossible_places
+from draftproof.verify.sampled import impossible_places
+from draftproof.verify.search import SHARES
 
 
 def registration(engine: EngineProtocol, sampled: dict[str, Any] | None, *, greedy: bool) -> dict[str, Any]:
@@ -73,4 +74,5 @@ def sampled_record(engine: EngineProtocol, design: SampledDesign) -> dict[str, A
         "exclusions": "none: a request that fails makes the check INCONCLUSIVE",
         "inconclusive": "a quota or a bound is missed, a request fails, or a control misbehaves, whatever else was seen",
         "reruns": 0,
+        "dtype": "a rejection in 16 bits is repeated in float32 where the engine can; gone there, it is INCONCLUSIVE",
     }

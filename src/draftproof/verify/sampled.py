@@ -6,29 +6,27 @@ probabilities after its own prefix, which an independent pass of the plain model
 the speculative pass never judges itself.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from draftproof.engines.base import EngineProtocol
-from draftproof.evidence import ControlResult, Outcome, RuleIdentity, SampledResult, SmallestDeviation
+from draftproof.evidence import ControlResult, Outcome, SampledResult, SmallestDeviation
 from draftproof.stats.goodness import pooled_chi2
 from draftproof.stats.power import POWER, smallest_tv_of_chi2, smallest_tv_of_score
 from draftproof.stats.variation import TVResult, pooled_tv
 from draftproof.verify.battery import NamedResult, examine, least
 from draftproof.verify.cells import coarser
-from draftproof.verify.collect import Advance, EngineFailed, Forbidden, Read, SampledDesign, collect
-from draftproof.verify.eprocess import EProcess
-from draftproof.verify.identity import rule_identity
+from draftproof.verify.collect import Advance, EngineFailed, Forbidden, Read, SampledDesign
+from draftproof.verify.float32 import vanishes_in_float32
 from draftproof.verify.live_controls import run_controls
 from draftproof.verify.log import PLACES, TokenLog
-from draftproof.verify.worker import open_worker
+from draftproof.verify.rule_check import CheckedRule, against_rule, check_rule
+from draftproof.verify.search import SHARES, Tell, search
+from draftproof.verify.unread import unread
 
-SHARES = 2  # of alpha_fail: one for the e-process, one for the tests at the end
 CURVE_POINTS = 20
-Tell = Callable[[str], None]
 
 
 def verify_sampled(
@@ -37,6 +35,7 @@ def verify_sampled(
     advance: Advance,
     tell: Tell = lambda text: None,
     read: Read | None = None,
+    checked: CheckedRule | None = None,
 ) -> tuple[SampledResult, list[ControlResult]]:
     """
     Run the check and its controls.
@@ -51,65 +50,52 @@ def verify_sampled(
         Gets the e-value and the bound after each block.
     read : Read or None
         Where the target's law comes from; None is its own pass.
+    checked : CheckedRule or None
+        The worker to use, whose rule was looked at; None opens one.
 
     Returns
     -------
     SampledResult, list of ControlResult
         PASS needs: an accept rule whose law is the target's (`verify.identity`), nothing rejected at ``alpha_fail``, the
         upper bound on the total variation below ``delta``, every stratum covered and its bound below ``delta_stratum``, and
-        controls that behaved. Where they did not, the outcome is INCONCLUSIVE whatever else was seen.
+        controls that behaved. Where they did not, the outcome is INCONCLUSIVE whatever else was seen; as it is where a
+        rejection in 16 bits is gone in float32.
 
     Notes
     -----
-    ``alpha_fail`` is shared evenly by two judges: an e-process that looks after every block of sequences and may stop the
-    run with FAIL (`verify.eprocess`), and the tests of the whole log, adjusted by Holm (`verify.battery`), which are run
-    only if nothing stopped it. ``p_value`` is twice the smaller of the two. Bound: Azuma with a union over the sets of
-    cells.
+    Rejection: see `verify.search`. Bound: Azuma with a union over the sets of cells.
     """
-    opened = open_worker(engine, design, judged_elsewhere=read is not None)
-    worker, rule, drafts = opened
-    identity = None if rule is None else rule_identity(rule)
-    result = _unread(worker, design).model_copy(update={"identity": identity})
-    process, limit = EProcess(), math.log(SHARES / design.alpha_fail)
-    seen: list[TokenLog] = []
-
-    def stop(block: TokenLog) -> bool:
-        seen.append(block)
-        process.update(block)
-        bound = _whole(seen, design).upper_bound
-        tell(f"e-value {math.exp(min(process.log_e, 700.0)):.3g}, bound {bound:.3f}" if bound is not None else "")
-        return process.largest_log_e >= limit
-
+    opened, identity = checked or check_rule(engine, design, judged_elsewhere=read is not None)
+    worker = opened.engine
+    result = unread(worker, design).model_copy(update={"identity": identity})
     try:
-        log = collect(worker, design, design.sequences, design.seed, advance, drafts=drafts, stop=stop, read=read)
+        found = search(opened, design, design.seed, advance, tell, read)
     except EngineFailed as failure:
         return result.model_copy(update={"reasons": [str(failure)]}), []
     except Forbidden as defect:
         return result.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
-    sequences = len(log.cells) // design.tokens
-    tests: list[NamedResult] = []
-    p_value = min(1.0, SHARES * math.exp(-process.largest_log_e))
-    loudest = f"e-process after {sequences} of {design.sequences} sequences"
-    if process.largest_log_e < limit:
-        tests = examine(log)
-        smallest, title = least(tests)
-        p_value, loudest = min((p_value, loudest), (min(1.0, SHARES * smallest), title))
+    log, p_value = found.log, found.p_value
     strata, reasons = _strata(worker, design, log)
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
         reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
     controls = run_controls(engine, opened, design, advance, lambda log: least(examine(log))[0], read)
     misbehaved = [f"control '{item.name}' did not behave" for item in controls if not item.behaved]
-    against = _against(identity)
+    against = against_rule(identity)
     if p_value < design.alpha_fail:
-        against.append(f"{loudest}: adjusted p = {p_value:.2g} is below {design.alpha_fail}")
+        said = f"{found.loudest}: adjusted p = {p_value:.2g} is below {design.alpha_fail}"
+        rounding = vanishes_in_float32(engine, design) if read is None and not against else None
+        if rounding is None:
+            against.append(said)
+        else:
+            reasons += [said, rounding]
     outcome: Outcome = "INCONCLUSIVE" if reasons or misbehaved else "PASS"
     if against and not misbehaved:
         outcome = "FAIL"
     result = result.model_copy(
         update={
             "outcome": outcome,
-            "sequences": sequences,
+            "sequences": len(log.cells) // design.tokens,
             "tokens": whole.tokens,
             "tv_estimate": whole.estimate,
             "tv_upper_bound": whole.upper_bound,
@@ -117,8 +103,8 @@ def verify_sampled(
             "strata": strata,
             "reasons": [*against, *reasons, *misbehaved],
             "tv_by_n": _curve(log, design),
-            "tests": [item.row for item in tests],
-            "smallest_deviation": smallest_deviation(log, tests, design.alpha_fail) if tests else None,
+            "tests": [item.row for item in found.tests],
+            "smallest_deviation": smallest_deviation(log, found.tests, design.alpha_fail) if found.tests else None,
         }
     )
     return result, controls
@@ -144,49 +130,9 @@ def smallest_deviation(log: TokenLog, tests: Sequence[NamedResult], alpha_fail: 
     )
 
 
-def _against(identity: RuleIdentity | None) -> list[str]:
-    """Return what the accept rule's own law says against it."""
-    said = []
-    if identity is not None and identity.worst > identity.tolerance:
-        said.append(f"the accept rule, without sampling, is {identity.worst:.3f} away from the target's law")
-    if identity is not None and identity.impossible:
-        said.append("the accept rule can emit tokens that the target gives no probability")
-    return said
-
-
 def impossible_places(num_speculative_tokens: int | None) -> tuple[str, ...]:
     """Return the places that no quota is asked of: those that cannot come, and plain steps, where nothing is speculative."""
     return ("plain", "draft 2+") if num_speculative_tokens == 1 else ("plain",)
-
-
-def _unread(worker: EngineProtocol, design: SampledDesign) -> SampledResult:
-    words = design.allowed_token_ids
-    claim = (
-        f"at a total variation below {design.delta}, tokens follow the target's law on {len(design.prompts)} prompt(s)"
-    )
-    return SampledResult(
-        outcome="INCONCLUSIVE",
-        configuration={
-            "temperature": design.temperature,
-            "allowed_token_ids": "all, in rank cells" if words is None else list(words),
-            "prompt_tokens": [len(prompt) for prompt in design.prompts],
-            "num_speculative_tokens": worker.capabilities.num_speculative_tokens,
-            "batch": min(design.batch, worker.capabilities.max_batch),
-            "claim about greedy output": worker.capabilities.claim,
-        },
-        claim=claim,
-        sequences=design.sequences,
-        tokens=0,
-        tv_estimate=None,
-        tv_upper_bound=None,
-        delta=design.delta,
-        p_value=None,
-        alpha_fail=design.alpha_fail,
-        alpha_eq=design.alpha_eq,
-        strata=[],
-        reasons=[],
-        tv_by_n=[],
-    )
 
 
 def _strata(worker: EngineProtocol, design: SampledDesign, log: TokenLog) -> tuple[list[dict[str, Any]], list[str]]:
@@ -210,11 +156,6 @@ def place_bound(log: TokenLog, place: str, design: SampledDesign) -> TVResult:
     cells, laws = log.cells[chosen], log.laws[chosen]
     if design.allowed_token_ids is None:
         cells, laws = coarser(cells, laws)
-    return pooled_tv(cells, laws, design.alpha_eq)
-
-
-def _whole(blocks: Sequence[TokenLog], design: SampledDesign) -> TVResult:
-    cells, laws = (np.concatenate([getattr(block, name) for block in blocks]) for name in ("cells", "laws"))
     return pooled_tv(cells, laws, design.alpha_eq)
 
 

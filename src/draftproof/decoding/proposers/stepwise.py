@@ -9,7 +9,7 @@ from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.errors import InputError
 from draftproof.sampling.adjust import reads_tokens
-from draftproof.sampling.law import token_law
+from draftproof.sampling.law import reading_is_free, token_law
 
 Feed = Sequence[int] | Tensor
 """What the model reads next: the first time a list of ids, then the one that was drawn, still on the device."""
@@ -56,8 +56,8 @@ def draw_stepwise(
     Whether a place is drafted is decided before the draw, from the draft's distribution there: so the law stays exact.
     Dropping a token because of what was drawn would not be.
 
-    The host does not wait for a drawn token, unless it needs it: to save the passes after a stop for want of confidence, or
-    for bad words and processors, which compare tokens.
+    The host does not wait for a drawn token, unless it needs it for bad words and processors, which compare tokens. So the passes
+    after a stop for want of confidence are saved only where looking costs nothing; elsewhere what they draft is dropped.
     """
     vocab_size, device = context.vocab_size, context.device
     width = max(wanted, default=0)
@@ -65,7 +65,7 @@ def draw_stepwise(
     probs = torch.zeros(len(rows), width, vocab_size, dtype=torch.float64, device=device)
     going = torch.zeros(len(rows), width, dtype=torch.bool, device=device)
     drafts: list[list[int]] = [[] for _ in rows]
-    told = confidence > 0 or any(reads_tokens(row.params, row.prefix()) for row in rows)
+    told = any(reads_tokens(row.params, row.prefix()) for row in rows)
     feeding: dict[int, Feed] = dict(feeds)
     active = [index for index in feeds if wanted[index] > 0]
     for step in range(width):
@@ -94,6 +94,7 @@ def draw_stepwise(
         if told:
             for index, token_id in zip(active, drawn.tolist(), strict=True):
                 drafts[index].append(token_id)
+        if told or (confidence > 0 and reading_is_free(sure)):
             active = [index for index, goes_on in zip(active, sure.tolist(), strict=True) if goes_on]
     return Proposal(token_ids=token_ids, num_tokens=going.cumprod(-1).sum(-1), probs=probs)
 

@@ -40,6 +40,8 @@ class Control:
         The number it has in the project's protocol, and public reports of the same mistake.
     wrap : callable
         From the correct part to its replacement.
+    needs_draft_law : bool
+        Whether it is none where drafts are point masses, as prompt lookup's: it changes how they are drawn or reported.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Control:
     kind: Literal["defect", "lossless", "slight"]
     stands_for: str
     wrap: Callable[[Any], Any]
+    needs_draft_law: bool = False
 
     def plant(self, parts: Parts) -> Parts:
         """Return the parts with this one's replaced."""

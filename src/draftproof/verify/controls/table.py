@@ -21,7 +21,14 @@ def _rule(name: str, stands_for: str, kind: Kind = "defect", **choices: Callable
 
 
 def _part(part: Part, name: str, stands_for: str, wrap: Callable[[Any], Any], kind: Kind = "defect") -> Control:
-    return Control(name=name, part=part, kind=kind, stands_for=stands_for, wrap=wrap)
+    return Control(
+        name=name,
+        part=part,
+        kind=kind,
+        stands_for=stands_for,
+        wrap=wrap,
+        needs_draft_law=kind != "lossless" and (part == "proposer" or wrap is numbers.DraftsNumberAsCoin),
+    )
 
 
 _ALL = [
