@@ -23,7 +23,7 @@ def main() -> None:
     """Run every combination and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=48, help="per prompt")
-    parser.add_argument("--limit", type=int, default=None, help="prompts, spread over the categories")
+    parser.add_argument("--limit", type=int, default=18, help="prompts, spread over the categories")
     parser.add_argument("--k", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     options = parser.parse_args()
