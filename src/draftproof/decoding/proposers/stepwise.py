@@ -8,7 +8,7 @@ from torch import Tensor
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.errors import InputError
-from draftproof.sampling.adjust import reads_tokens
+from draftproof.sampling.adjust import needs_prefix, reads_tokens
 from draftproof.sampling.law import reading_is_free, token_law
 
 Feed = Sequence[int] | Tensor
@@ -65,7 +65,8 @@ def draw_stepwise(
     probs = torch.zeros(len(rows), width, vocab_size, dtype=torch.float64, device=device)
     going = torch.zeros(len(rows), width, dtype=torch.bool, device=device)
     drafts: list[list[int]] = [[] for _ in rows]
-    told = any(reads_tokens(row.params, row.prefix()) for row in rows)
+    adjusted = any(needs_prefix(row.params, row.prefix()) for row in rows)
+    told = adjusted and any(reads_tokens(row.params, row.prefix()) for row in rows)
     feeding: dict[int, Feed] = dict(feeds)
     active = [index for index in feeds if wanted[index] > 0]
     for step in range(width):
@@ -73,8 +74,8 @@ def draw_stepwise(
         if not active:
             break
         logits = _fit(score({index: feeding[index] for index in active}), vocab_size).to(device)
-        prefixes = [rows[index].prefix() for index in active]
-        for prefix, index in zip(prefixes, active, strict=True):
+        prefixes = [rows[index].prefix() for index in active] if adjusted else None
+        for prefix, index in zip(prefixes or [], active, strict=False):
             prefix.token_ids = [*prefix.token_ids, *drafts[index]]
             prefix.unread = None if told else token_ids[index, :step]
         params = [rows[index].params for index in active]
