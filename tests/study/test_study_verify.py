@@ -53,6 +53,7 @@ def test_a_rule_that_is_wrong_by_itself_fails_without_a_sample(tmp_path: Path) -
     assert result.outcome == "FAIL" and sampled is not None and sampled.outcome == "FAIL"
     assert sampled.identity is not None and sampled.identity.worst > 0.1
     assert (sampled.sequences, sampled.tokens, sampled.planned) == (0, 0, None)
+    assert "No sampled token was judged." in result.limits
     assert [(item.name, item.flagged, item.behaved) for item in controls] == [
         ("always accept", True, True),
         ("redraw from the target", True, True),

@@ -74,6 +74,8 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
         )
     if equivalence.sampled is None:
         said.append("The sampled law was not checked.")
+    elif not equivalence.sampled.tokens:
+        said.append("No sampled token was judged.")
     else:
         words = equivalence.sampled.configuration.get("allowed_token_ids")
         cells = f"{len(words)} allowed tokens" if isinstance(words, list) else "the whole vocabulary in rank cells"

@@ -237,11 +237,11 @@ class SampledPlan(Table):
     enabled: bool = True
     """Whether sampled output is checked against the target's law."""
     prompt: tuple[str, ...] = (
-        "red green blue red green red blue blue green red blue green red green blue green",
-        "black white black yellow white black white yellow yellow black white yellow",
+        "A B C D E F G H A B C D E F G H A B C D E F G H A B C D E F G H",
+        "A C B D A C B E A C B D A C B F A C B D A C B G A C B D A C",
     )
     """The fixed input, one text or several of different lengths, taken in turn. Text that repeats itself gives prompt lookup
-    something to find."""
+    something to find; where the likeliest word changes from place to place, a token drawn from a wrong place shows."""
     method: Literal["auto", "own-pass", "top-logprobs", "two-samples"] = "auto"
     """Where the target's law comes from: its own pass, log-probabilities that a server reports, or nothing but two samples, which
     need far more sequences; "auto" is the first that the engine can do."""
@@ -251,7 +251,7 @@ class SampledPlan(Table):
     """Whether a server reports the model's own log-probabilities, or those after temperature and cuts."""
     cells: Literal["words", "ranks"] = "words"
     """"words" restricts the vocabulary to `words`; "ranks" generates from all of it and groups tokens by their rank."""
-    words: tuple[str, ...] = (" red", " green", " blue", " black", " white", " yellow", " brown", " orange")
+    words: tuple[str, ...] = (" A", " B", " C", " D", " E", " F", " G", " H")
     """The only words that may be generated where cells = "words", each one token of the target's tokenizer."""
     temperature: float = Field(default=1.0, gt=0, le=100)
     """Of the check."""
