@@ -36,7 +36,7 @@ def test_intervals() -> None:
 def test_other_units() -> None:
     assert (words.percent(0.5), words.percent(None)) == ("50.0 %", "not estimable")
     assert (words.size(2**21), words.size(None)) == ("2.0 MiB", "not measured")
-    assert words.times(None) == "not estimable"
+    assert (words.times(None), words.times(9999.0), words.times(8.97e22)) == ("not estimable", "9999.000x", "8.97e+22x")
 
 
 def test_nested_tables_get_dotted_names() -> None:

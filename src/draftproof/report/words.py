@@ -115,7 +115,9 @@ def smallest_seen(deviation: SmallestDeviation | None) -> str:
 
 def times(ratio: float | None) -> str:
     """A ratio: ``1.234x``."""
-    return f"{ratio:.3f}x" if known(ratio) else NOT_ESTIMABLE
+    if not known(ratio):
+        return NOT_ESTIMABLE
+    return f"{ratio:.3f}x" if ratio < 1e4 else f"{ratio:.3g}x"
 
 
 def percent(share: float | None) -> str:
