@@ -5,6 +5,7 @@
 """
 
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -42,7 +43,8 @@ class Distribution(Part):
     """
     Times in ms: quantiles are None ("not estimable") where there are too few prompts for an interval.
 
-    ``n`` counts values and ``prompts`` what they are of: all values of one prompt are taken for one draw.
+    ``n`` counts values and ``prompts`` what they are of: all values of one prompt are taken for one draw. Under open-loop arrival
+    it counts blocks of arrivals, whose requests wait for one another.
     """
 
     n: int
@@ -79,9 +81,9 @@ class Memory(Part):
     """
     Bytes. ``peak_rss`` is the process's high-water mark and covers both arms when they share a process.
 
-    ``peak`` is the most during the arm's own requests: resident in the process (CPU), or allocated on the GPU. ``working`` is
-    what that leaves once everything loaded and what the process held before loading are taken off. Both are None, and ``why``
-    says so, where the host does not tell.
+    ``peak`` is the most during the arm's own requests: resident in the process (CPU), or allocated on the GPU (``on_gpu``).
+    ``working`` is what that leaves once everything loaded and what the process held before loading are taken off. Both are
+    None, and ``why`` says so, where the host does not tell.
     """
 
     weights: int | None
@@ -90,6 +92,7 @@ class Memory(Part):
     peak: int | None = None
     working: int | None = None
     why: str | None = None
+    on_gpu: bool = False
 
 
 class Energy(Part):
@@ -107,7 +110,7 @@ class Acceptance(Part):
     ``rate`` is accepted / proposed draft tokens (correction and bonus tokens count in neither).
     ``by_position`` is unconditional: accepted at position i / rounds that proposed anything.
     ``by_position_conditional``: accepted at i / rounds that proposed position i and accepted all before it.
-    ``emitted_histogram``: index n counts rounds that put n tokens into the output.
+    ``emitted_histogram``: index n counts rounds that put n tokens into the output. Intervals are over prompts.
     What a server counts for itself lacks some of these: None, or an empty list.
     """
 
@@ -124,6 +127,8 @@ class Acceptance(Part):
     by_position_conditional: list[float | None]
     emitted_histogram: list[int]
     proposed_per_round: float | None = Field(default=None, description="over all rounds, those without a draft too")
+    accepted_per_round_interval: Interval | None = Field(default=None, description="None: not recorded")
+    emitted_per_round_interval: Interval | None = Field(default=None, description="None: not recorded")
 
 
 class Arm(Part):
@@ -565,7 +570,7 @@ def load(path: Path) -> Evidence:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; give the path of an evidence.json") from None
     try:
-        return Evidence.model_validate(json.loads(text, parse_constant=_refuse_constant))
+        return Evidence.model_validate(json.loads(text, parse_constant=_refuse_constant, parse_float=_finite))
     except ValidationError as error:
         raise InputError(f"{path} is not evidence of schema version {SCHEMA_VERSION}: {describe(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -576,3 +581,11 @@ def load(path: Path) -> Evidence:
 def _refuse_constant(name: str) -> None:
     """NaN and infinity are no JSON, and no threshold could be compared with them."""
     raise ValueError(f"it holds {name}")
+
+
+def _finite(text: str) -> float:
+    """A number such as 1e999 is JSON, and infinity once it is read."""
+    value = float(text)
+    if math.isinf(value):
+        _refuse_constant(text)
+    return value

@@ -265,6 +265,7 @@ EVIDENCE = {
     "an unknown key": (lambda text: text.replace("{", '{"colour": 1,', 1), "'colour' is not a known key"),
     "not a number": (lambda text: re.sub(r'"estimate": [0-9.]+', '"estimate": NaN', text, count=1), "it holds NaN"),
     "infinite": (lambda text: re.sub(r'"estimate": [0-9.]+', '"estimate": -Infinity', text, count=1), "it holds -Infinity"),
+    "infinite once it is read": (lambda text: re.sub(r'"estimate": [0-9.]+', '"estimate": 1e999', text, count=1), "it holds 1e999"),
     "an unknown verdict": (lambda text: text.replace('"verdict": "ADOPT"', '"verdict": "MAYBE"'), "'decision.verdict' = 'MAYBE'"),
 }  # fmt: skip
 
@@ -290,6 +291,7 @@ def test_evidence_that_cannot_be_used(name: str, tmp_path: Path, stored: Path, r
         pytest.param(b"min_speedup = nan", "min_speedup", id="nan"),
         pytest.param(b"[engine]\nkind = 'hf'", "'engine' is not a known key", id="a-study"),
         pytest.param(b"min_speedup = 2\n[policy]", "min_speedup would be ignored beside [policy]", id="twice"),
+        pytest.param(b"confidence = 0.9", "confidence is 0.9, and the intervals of", id="other-intervals"),
     ],
 )
 def test_a_policy_that_cannot_be_used(

@@ -97,8 +97,9 @@ def test_run_ends_with_the_verdicts_code_and_every_report(
     assert "<html" in (out / "report.html").read_text(encoding="utf-8")
     assert ElementTree.parse(out / "junit.xml").getroot().tag == "testsuites"
     assert {path.name for path in out.iterdir()} == {
-        "lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json", "report.html", "junit.xml", "summary.md",
+        "lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json", "report.html", "junit.xml", "summary.md", "study.toml",
     }  # fmt: skip
+    assert (out / "study.toml").read_bytes() == (tmp_path / "study.toml").read_bytes()
 
 
 def test_run_says_what_it_does_in_plain_lines_where_there_is_no_terminal(tmp_path: Path, draftproof: Call) -> None:
@@ -300,4 +301,4 @@ def test_an_interrupted_run_says_so_in_one_line_and_leaves_whole_groups(tmp_path
     ]
     lock = json.loads((out / "lock.json").read_text(encoding="utf-8"))
     assert lock["plan"]["sampled"]["sequences"] == 100_000
-    assert {path.name for path in out.iterdir()} == {"lock.json", "requests.jsonl", "rounds.jsonl"}
+    assert {path.name for path in out.iterdir()} == {"lock.json", "study.toml", "requests.jsonl", "rounds.jsonl"}

@@ -39,7 +39,9 @@ def test_the_fastest_arm_and_the_lines_of_its_study_are_printed(tmp_path: Path, 
     assert 'proposer = "prompt-lookup"' in out and "num_speculative_tokens = 4" in out and "concurrency = [2]" in out
     assert "the highest acceptance rate is that of prompt-lookup k=1, which is not the fastest" in out
     assert "A sweep explores and is no verdict." in out and "an arm is dropped when" in out
+    assert (tmp_path / "out" / "study.toml").read_bytes() == (tmp_path / "study.toml").read_bytes()
     stored = json.loads((tmp_path / "copy.json").read_text(encoding="utf-8"))
+    assert stored["environment"]["measurement"]["warmup_requests"] == 2
     assert stored == json.loads((tmp_path / "out" / "sweep.json").read_text(encoding="utf-8"))
     assert [item["num_speculative_tokens"] for item in stored["recommended"]] == [4, 4]
 

@@ -10,7 +10,11 @@ from draftproof.environment import describe_environment, differences, facts_of
 ENGINE = {
     "dtype": "bfloat16",
     "device": "cpu",
-    "model": {"target": {"weights": "ab", "config": "cd", "tokenizer": "ef", "files": ["model.safetensors"]}},
+    "model": {
+        "target": {"weights": "ab", "config": "cd", "tokenizer": "ef", "files": ["model.safetensors"]},
+        "drafts": [{"weights": "gh", "config": "ij", "tokenizer": "ef"}],
+    },
+    "attention": "sdpa",
     "runtime": {"torch": "2.13.0", "threads": 2, "blas": "mkl"},
 }
 
@@ -58,6 +62,8 @@ def test_each_difference_is_named_with_its_kind(name: str, value: Any, kind: str
         (("device",), "machine"),
         (("runtime", "torch"), "software"),
         (("runtime", "blas"), "software"),
+        (("model", "drafts", "0", "weights"), "software"),
+        (("attention",), "software"),
     ],
     ids=lambda value: ".".join(value) if isinstance(value, tuple) else value,
 )
@@ -65,10 +71,35 @@ def test_the_engines_own_facts_are_compared(path: tuple[str, ...], kind: str) ->
     other = environment()
     table = other["engine"]
     for part in path[:-1]:
-        table = table[part]
+        table = table[int(part)] if part.isdecimal() else table[part]
     table[path[-1]] = "another"
     (found,) = differences(environment(), other)
     assert (found.name, found.kind) == (f"engine.{'.'.join(path)}", kind)
+
+
+def test_servers_are_compared_by_what_they_say_of_themselves() -> None:
+    facts = {"server": "vllm", "version": "0.10", "model": "m", "max_len": 4096}
+    one, other = (
+        environment(engine={"target_only": facts, "speculative": {**facts, "version": version}, "launch": None})
+        for version in ("0.10", "0.11")
+    )
+    (found,) = differences(one, other)
+    assert (found.name, found.kind, found.b) == ("engine.speculative.version", "software", "0.11")
+    (found,) = differences(one, environment(engine={"target_only": {**facts, "model": "n"}, "speculative": facts}))
+    assert (found.name, found.kind) == ("engine.target_only.model", "work")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pass_shapes", {"widths": [1, 2]}),
+        ("synchronisation", "torch.cuda.synchronize before each reading of the clock"),
+    ],
+)
+def test_how_it_was_timed_is_compared(name: str, value: Any) -> None:
+    how = {"pass_shapes": {"widths": [2]}, "synchronisation": "none needed"}
+    (found,) = differences(environment(measurement=how), environment(measurement=how | {name: value}))
+    assert (found.name, found.kind) == (f"measurement.{name}", "software")
 
 
 def test_packages_are_named_one_by_one() -> None:

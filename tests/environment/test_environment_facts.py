@@ -124,10 +124,10 @@ def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, lines: Iterab
 def test_each_gpu_is_described_and_what_it_does_not_say_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_nvidia_smi(tmp_path, monkeypatch, ["A GPU, 81559, 1980, [N/A]", "A GPU, 81559, 1980, 2619"])
+    fake_nvidia_smi(tmp_path, monkeypatch, ["A GPU, 81559, 1980, [N/A], 700.00", "A GPU, 81559, 1980, 2619, [N/A]"])
     assert gpu.gpus() == [
-        {"name": "A GPU", "memory_mib": 81559.0, "max_sm_mhz": 1980.0, "max_memory_mhz": None},
-        {"name": "A GPU", "memory_mib": 81559.0, "max_sm_mhz": 1980.0, "max_memory_mhz": 2619.0},
+        {"name": "A GPU", "memory_mib": 81559.0, "max_sm_mhz": 1980.0, "max_memory_mhz": None, "power_limit_w": 700.0},
+        {"name": "A GPU", "memory_mib": 81559.0, "max_sm_mhz": 1980.0, "max_memory_mhz": 2619.0, "power_limit_w": None},
     ]
 
 

@@ -35,7 +35,12 @@ def between(low: float, high: float, estimate: float | None = None) -> Interval:
     return Interval(estimate=(low + high) / 2 if estimate is None else estimate, low=low, high=high)
 
 
-def make_arm(peak: int | None = 600 * MIB, accepted: float | None = 2.5) -> Arm:
+def make_arm(
+    peak: int | None = 600 * MIB,
+    accepted: float | None = 2.5,
+    limits: Interval | None = None,
+    on_gpu: int | None = None,
+) -> Arm:
     times = Distribution(n=0, mean=None, p50=UNKNOWN, p95=UNKNOWN, p99=UNKNOWN)
     acceptance = Acceptance(
         rounds=10,
@@ -50,6 +55,7 @@ def make_arm(peak: int | None = 600 * MIB, accepted: float | None = 2.5) -> Arm:
         by_position=[0.9, 0.8],
         by_position_conditional=[0.9, 0.9],
         emitted_histogram=[0, 1, 9],
+        accepted_per_round_interval=limits,
     )
     return Arm(
         latency=times,
@@ -58,7 +64,7 @@ def make_arm(peak: int | None = 600 * MIB, accepted: float | None = 2.5) -> Arm:
         icl=times,
         tpot=times,
         throughput=Throughput(tokens=100, seconds=1.0, tokens_per_second=100.0, tokens_per_minute=6000.0),
-        memory=Memory(weights=500 * MIB, caches=50 * MIB, peak_rss=peak),
+        memory=Memory(weights=500 * MIB, caches=50 * MIB, peak_rss=peak, peak=on_gpu, on_gpu=on_gpu is not None),
         acceptance=acceptance,
         time_split_ms={},
     )
@@ -199,6 +205,8 @@ BITWISE = Policy(min_claim="bitwise")
 TIES = Policy(min_claim="up_to_ties")
 NOT_SAMPLED = Policy(require_sampled=False)
 
+ACCEPTED = ((0.5, 0.9), (1.0, 1.5), (0.8, 1.5))
+
 CASES: list[tuple[str, Policy, dict[str, Any], str, str]] = [
     # row, policy, what differs from a good run, verdict, part of the reason
     ("greedy output", EVERY, {}, "ADOPT", "1.500x"),
@@ -236,6 +244,8 @@ CASES: list[tuple[str, Policy, dict[str, Any], str, str]] = [
     ("peak memory", EVERY, {"arms": make_arms(make_arm(peak=1000 * MIB))}, "ADOPT", "speed-up"),
     ("peak memory", EVERY, {"arms": make_arms(make_arm(peak=None))}, "INCONCLUSIVE", "not measured"),
     ("peak memory", EVERY, {"arms": make_arms(None)}, "INCONCLUSIVE", "not measured"),
+    ("peak memory", EVERY, {"arms": make_arms(make_arm(9 * MIB, on_gpu=2000 * MIB))}, "ROLL_BACK", "2000.0 MiB"),
+    ("peak memory", EVERY, {"arms": make_arms(make_arm(2000 * MIB, on_gpu=9 * MIB))}, "ADOPT", "speed-up"),
     ("speed-up", EVERY, slow(), "KEEP_TARGET_ONLY", "drafting takes 31 of its 48 ms"),
     ("speed-up", EVERY, slow(), "KEEP_TARGET_ONLY", "accepts 2.1 tokens"),
     ("speed-up", EVERY, slow(), "KEEP_TARGET_ONLY", "break-even needs acceptance 0.83"),
@@ -272,6 +282,19 @@ CASES: list[tuple[str, Policy, dict[str, Any], str, str]] = [
     ("memory", EVERY, {"comparison": make_comparison(memory_ratio=None)}, "INCONCLUSIVE", "no ratio"),
     ("accepted per round", EVERY, {"arms": make_arms(make_arm(accepted=0.5))}, "KEEP_TARGET_ONLY", "0.50 tokens"),
     ("accepted per round", EVERY, {"arms": make_arms(make_arm(accepted=None))}, "INCONCLUSIVE", "unknown"),
+    *(
+        (
+            "accepted per round",
+            EVERY,
+            {"arms": make_arms(make_arm(accepted=sum(ends) / 2, limits=between(*ends)))},
+            *expected,
+        )
+        for ends, expected in zip(
+            ACCEPTED,
+            (("KEEP_TARGET_ONLY", "0.500 to 0.900"), ("ADOPT", "speed-up"), ("INCONCLUSIVE", "both sides of 1.00")),
+            strict=True,
+        )
+    ),
     # 300 hours worth 2 EUR each, of which 1 - 1 / speed-up are saved, against 150 EUR
     ("operating cost", EVERY, effect(speedup=between(4 / 3, 2.0, 1.5)), "ADOPT", "speed-up"),
     ("operating cost", EVERY, effect(speedup=between(1.1, 1.2)), "KEEP_TARGET_ONLY", "it does not pay"),
@@ -290,6 +313,65 @@ def test_one_row_at_a_time(row: str, policy: Policy, changes: dict[str, Any], ve
     criterion = next(criterion for criterion in decision.matrix if criterion.name == row)
     assert criterion.consequence == verdict
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in decision.reasons)
+
+
+# A/A from 0.8 to 1.2: what lies between the arms may have moved a ratio by half of 1 / 0.8, which is 1.118
+LOUD: dict[str, Any] = {"aa": between(0.8, 1.2)}
+
+
+@pytest.mark.parametrize(
+    ("row", "policy", "changes", "verdict"),
+    [
+        pytest.param("speed-up", Policy(), {"speedup": between(1.10, 1.20)}, "INCONCLUSIVE", id="pass-within-noise"),
+        pytest.param("speed-up", Policy(), {"speedup": between(1.17, 1.20)}, "ADOPT", id="pass-beyond-it"),
+        pytest.param("speed-up", Policy(), {"speedup": between(0.93, 1.00)}, "INCONCLUSIVE", id="miss-within-noise"),
+        pytest.param("speed-up", Policy(), {"speedup": between(0.88, 0.92)}, "KEEP_TARGET_ONLY", id="miss-beyond-it"),
+        pytest.param("speed-up", Policy(), {"speedup": between(1.02, 1.12)}, "INCONCLUSIVE", id="across-within-noise"),
+        pytest.param("time per token", Policy(), {"itl_ratio": between(0.90, 0.95)}, "INCONCLUSIVE", id="per-token"),
+        pytest.param("time per token", Policy(), {"itl_ratio": between(0.84, 0.90)}, "ADOPT", id="per-token-beyond-it"),
+        pytest.param("operating cost", CHEAP, {"speedup": between(1.06, 1.11)}, "INCONCLUSIVE", id="cost-from-1.0"),
+    ],
+)
+def test_a_run_too_noisy_for_a_threshold_tells_nothing_about_it(
+    row: str, policy: Policy, changes: dict[str, Any], verdict: str
+) -> None:
+    noise = HostNoise(blocks=9, num_cores=2, figures={}, advice=["other processes ran: stop them"])
+    comparison = make_comparison(make_effect(**(LOUD | changes))).model_copy(update={"noise": noise})
+    decision = decided(policy, comparison=comparison)
+    found = {item.name: item for item in decision.matrix}
+    assert found["noise"].result == "pass" and found[row].consequence == verdict
+    if verdict == "INCONCLUSIVE":
+        reason = next(line for line in decision.reasons if "Too noisy to tell" in line)
+        assert "95% interval 0.800 to 1.200" in reason and reason.endswith("stop them; then run again.")
+
+
+def test_a_group_is_as_noisy_as_its_own_prompts() -> None:
+    quiet, loud = make_effect(speedup=between(1.10, 1.20)), make_effect(speedup=between(1.10, 1.20), **LOUD)
+    decision = decided(comparison=make_comparison(by_category={"quiet": quiet, "loud": loud}))
+    assert decision.by_category == {"quiet": "ADOPT", "loud": "INCONCLUSIVE"}
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        # log(1.155 / 1.05) is the margin, log(1.155 / 1.0) the reach: 20 prompts times 2.285
+        ((1.0, 1.334, 1.155), "about 46 would, if the estimate stays."),
+        ((0.8, 1.378, 1.05), "too close for many times as many."),
+        ((0.7, 1.577, 1.0511), "too close for many times as many."),
+    ],
+)
+def test_an_open_question_says_how_many_prompts_would_settle_it(ends: tuple[float, float, float], said: str) -> None:
+    (reason,) = decided(**effect(speedup=between(*ends), aa=between(1.0, 1.0))).reasons
+    assert reason.endswith(said)
+
+
+def test_a_speed_up_pays_from_a_known_one_on() -> None:
+    assert COST.break_even_speedup == pytest.approx(4 / 3)
+    assert COST.saved(4 / 3) == pytest.approx(COST.total)
+    dear = OperatingCost(gpu_hours_per_month=1, gpu_hour_worth=1.0, build_per_month=2)
+    assert dear.break_even_speedup is None
+    row = decided(Policy(cost=dear)).matrix[-1]
+    assert (row.name, row.consequence) == ("operating cost", "KEEP_TARGET_ONLY")
 
 
 def test_the_rows_keep_their_order() -> None:
@@ -335,7 +417,7 @@ def test_nothing_measured_is_inconclusive_and_never_zero() -> None:
 
 
 def test_the_gravest_row_decides_and_only_its_like_give_reasons() -> None:
-    slow_and_noisy = make_comparison(make_effect(speedup=between(0.8, 0.9), aa=between(0.5, 2.0)))
+    slow_and_noisy = make_comparison(make_effect(speedup=between(0.8, 0.9), aa=between(0.7, 1.3)))
     bad = make_equivalence(greedy=make_greedy(outcome="FAIL", identical=3))
     rolled_back = decided(equivalence=bad, comparison=slow_and_noisy)
     assert rolled_back.verdict == "ROLL_BACK"

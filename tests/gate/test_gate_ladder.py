@@ -174,6 +174,20 @@ def test_model_files_are_those_of_the_study_and_where_it_hashed_none_those_at_th
         climb(path.with_suffix(".1"), "second", here=here, batches=(4,), environment=HERE | {"engine": hashed})
 
 
+@pytest.mark.parametrize(("kind", "standing"), [("openai_http", []), ("native", [2])])
+def test_another_version_of_a_server_ends_the_rungs_that_it_ran_and_no_others(
+    path: Path, kind: str, standing: list[int]
+) -> None:
+    then, now = (
+        HERE | {"packages": {**HERE["packages"], "vllm": version}} for version in ("0.10.0", "0.11.0")
+    )  # fmt: skip
+    climb(path, "first", here=then, environment=then, engine={"kind": kind})
+    ladder = refresh(path, now)
+    assert [event.id for event in ladder.standing] == standing
+    if not standing:
+        assert ladder.fallen[0].by.reason == "packages.vllm (0.10.0, now 0.11.0)"
+
+
 # --- down -------------------------------------------------------------------------------------------------------------
 
 

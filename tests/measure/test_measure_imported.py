@@ -23,25 +23,25 @@ def shown(found: Distribution) -> tuple[float | None, ...]:
 
 
 NONE = (None, None, None, None, None)
-# mean, median, p95, p99, max, in ms
+# mean, median, p95, p99, max, in ms; of 40 requests there is no p95
 EXPECTED = {
     "vllm": {
-        "latency": (4813.5, 4790.0, None, 5600.0, None),
-        "ttft": (61.5, 60.0, None, 95.5, None),
+        "latency": (4813.5, 4790.0, None, None, None),
+        "ttft": (61.5, 60.0, None, None, None),
         "itl": NONE,
-        "icl": (48.5, 47.0, None, 90.0, None),
-        "tpot": (48.0, 47.5, None, 55.0, None),
+        "icl": (48.5, 47.0, None, None, None),
+        "tpot": (48.0, 47.5, None, None, None),
     },
     "aiperf": {
-        "latency": (4800.0, 4704.0, 6240.0, 6720.0, 7200.0),
-        "ttft": (62.0, 60.76, 80.6, 86.8, 93.0),
+        "latency": (4800.0, 4704.0, None, None, 7200.0),
+        "ttft": (62.0, 60.76, None, None, 93.0),
         "itl": NONE,
-        "icl": (48.0, 47.04, 62.4, 67.2, 72.0),
-        "tpot": (48.0, 47.04, 62.4, 67.2, 72.0),
+        "icl": (48.0, 47.04, None, None, 72.0),
+        "tpot": (48.0, 47.04, None, None, 72.0),
     },
     "guidellm": {
-        "latency": (4800.0, 4704.0, 6240.0, 6720.0, 7200.0),
-        "ttft": (62.0, 60.76, 80.6, 86.8, 93.0),
+        "latency": (4800.0, 4704.0, None, None, 7200.0),
+        "ttft": (62.0, 60.76, None, None, 93.0),
         "itl": (47.9, None, None, None, None),
         "icl": NONE,
         "tpot": NONE,
@@ -83,6 +83,25 @@ def test_failed_requests_are_counted_and_unknown_where_no_one_counts_them() -> N
     failed = {tool: read_results(FILES / f"{tool}_speculative.json").failed for tool in TOOLS}
     assert failed == {"vllm": 0, "aiperf": 2, "guidellm": 1}
     assert read_results(FILES / "aiperf_target_only.json").failed is None
+
+
+MANY: dict[str, Callable[[dict[str, Any], int], Any]] = {
+    "vllm": lambda value, count: value.update(completed=count, p95_e2el_ms=5400.0),
+    "aiperf": lambda value, count: value["request_count"].update(avg=count),
+    "guidellm": lambda value, count: value["benchmarks"][0]["metrics"]["request_totals"].update(successful=count),
+}
+TAIL = {"vllm": (5400.0, 5600.0), "aiperf": (6240.0, 6720.0), "guidellm": (6240.0, 6720.0)}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(("count", "shown_of_tail"), [(71, 0), (72, 1), (100, 1), (367, 1), (368, 2)])
+def test_a_tail_is_told_from_as_many_requests_as_its_interval_would_need(
+    tmp_path: Path, tool: str, count: int, shown_of_tail: int
+) -> None:
+    read = read_results(changed(tmp_path, f"{tool}_target_only.json", lambda value: MANY[tool](value, count)))
+    latency = read.arm.latency
+    assert (latency.p95.estimate, latency.p99.estimate) == (*TAIL[tool][:shown_of_tail], None, None)[:2]
+    assert ("p99 of latency" in read.missing) is (shown_of_tail < 2)
 
 
 Change = Callable[[dict[str, Any]], Any]

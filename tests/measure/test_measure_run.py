@@ -1,7 +1,7 @@
-"""The arms run one after the other on the same prompts, and a stored group is always whole."""
+"""The arms run one after the other on the same prompts, and what has finished is stored."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +9,8 @@ import pytest
 
 from draftproof.engines.base import OnCompletion
 from draftproof.engines.scripted import Script, ScriptedEngine
+from draftproof.measure.alternate import alternate
+from draftproof.measure.noise import summarise_noise
 from draftproof.measure.run import as_chat, interleave
 from draftproof.proposers import PromptLookup
 from draftproof.records import Completion
@@ -55,7 +57,12 @@ class Traced(Restricted):
 
 
 def measure(
-    engine: Traced, *, concurrency: int = 1, repeat: int = 0, skip: set[tuple[str, int, int]] | None = None
+    engine: Traced,
+    *,
+    concurrency: int = 1,
+    repeat: int = 0,
+    skip: set[tuple[str, int, int]] | None = None,
+    run: Callable[..., None] = interleave,
 ) -> list[dict[str, Any]]:
     saved: list[dict[str, Any]] = []
 
@@ -63,7 +70,7 @@ def measure(
         saved.append(record)
         engine.events.append(("save", record["prompt_id"], record["block"]))
 
-    interleave(
+    run(
         engine,
         PROMPTS,
         PARAMS,
@@ -77,10 +84,12 @@ def measure(
 
 
 def blocks(ids: Sequence[str], kept: Sequence[str] | None = None) -> list[Event]:
-    """What one group looks like from outside: three runs, then its records block by block, then a step."""
-    runs = [("run", list(ids), speculate) for speculate in (False, True, False)]
-    saves = [("save", name, block) for block in ("A1", "B", "A2") for name in (ids if kept is None else kept)]
-    return [*runs, *saves, ("advance", len(ids))]
+    """What one group looks like from outside: three runs, each followed by its records, then a step."""
+    events: list[Event] = []
+    for block, speculate in (("A1", False), ("B", True), ("A2", False)):
+        events.append(("run", list(ids), speculate))
+        events += [("save", name, block) for name in (ids if kept is None else kept)]
+    return [*events, ("advance", len(ids))]
 
 
 def test_one_at_a_time_each_prompt_runs_target_only_speculative_target_only() -> None:
@@ -117,13 +126,53 @@ def test_only_the_same_repeat_and_concurrency_count_as_stored() -> None:
 
 
 @pytest.mark.parametrize("fail_at", [4, 5, 6], ids=["A1", "B", "A2"])
-def test_nothing_of_a_group_that_was_cut_short_is_saved(fail_at: int) -> None:
+def test_what_a_group_that_was_cut_short_has_finished_is_saved(fail_at: int) -> None:
     events: list[Event] = []
     with pytest.raises(KeyboardInterrupt):
         measure(Traced(events, fail_at), concurrency=2)
-    first = blocks(["p0", "p1"])
-    assert events[: len(first)] == first
-    assert [event[0] for event in events[len(first) :]] == ["run"] * (fail_at - 3)
+    first, second = blocks(["p0", "p1"]), blocks(["p2", "p3"])
+    assert events == [*first, *second[: 3 * (fail_at - 4) + 1]]
+
+
+PAIRS = (["p0", "p1"], ["p2", "p3"], ["p4"])
+
+
+def turns(kept: Sequence[str]) -> list[Event]:
+    """What arms that take turns look like: each runs all prompts, two at a time, before the next."""
+    events: list[Event] = []
+    for block, speculate in (("A1", False), ("B", True), ("A2", False)):
+        for ids in PAIRS:
+            events.append(("run", ids, speculate))
+            events += [("save", name, block) for name in ids if name in kept]
+            events += [("advance", len(ids))] if block == "A2" else []
+    return events
+
+
+def test_arms_that_take_turns_run_every_prompt_before_the_next_and_store_as_they_go() -> None:
+    events: list[Event] = []
+    saved = measure(Traced(events), concurrency=2, run=alternate)
+    assert events == turns([prompt.id for prompt in PROMPTS])
+    noise = summarise_noise(saved, 2)
+    assert noise is not None and noise.blocks == 9
+
+
+def test_arms_that_take_turns_store_what_is_not_there_and_run_nothing_where_all_is() -> None:
+    events: list[Event] = []
+    measure(Traced(events), concurrency=2, run=alternate, skip={(f"p{number}", 0, 2) for number in (0, 3)})
+    assert events == turns(["p1", "p2", "p4"])
+    events.clear()
+    measure(Traced(events), concurrency=2, run=alternate, skip={(prompt.id, 0, 2) for prompt in PROMPTS})
+    assert events == [("advance", 5)]
+
+
+def test_what_arms_that_take_turns_had_finished_is_stored_when_they_are_cut_short() -> None:
+    events: list[Event] = []
+    with pytest.raises(KeyboardInterrupt):
+        measure(Traced(events, fail_at=8), concurrency=2, run=alternate)
+    whole = turns([prompt.id for prompt in PROMPTS])
+    last = whole.index(("advance", 2))
+    assert events == whole[: last + 2]
+    assert [event[1:] for event in events if event[0] == "save"][-2:] == [("p0", "A2"), ("p1", "A2")]
 
 
 def test_a_record_holds_what_the_completion_held_as_json() -> None:

@@ -55,6 +55,8 @@ def make_acceptance() -> Acceptance:
         by_position=[0.81, 0.62, 0.44, None],
         by_position_conditional=[0.81, 0.765, 0.71, None],
         emitted_histogram=[0, 90, 60, 50, 40, 60],
+        accepted_per_round_interval=Interval(estimate=2.381, low=2.1, high=2.7),
+        emitted_per_round_interval=Interval(estimate=3.063, low=2.8, high=3.3),
     )
 
 
@@ -234,6 +236,24 @@ def full(name: str = "a study") -> Evidence:
         ),
         limits=[f"no limit but {name}"],
     )
+
+
+def several_loads() -> Evidence:
+    """`full`, with two categories at two loads; the verdicts differ from cell to cell."""
+    evidence = full()
+    assert evidence.comparison is not None
+    cells = {"copying": {"1": effect(1.4, 1.6)}, "prose": {"8": effect(0.8, 1.0)}}
+    decision = evidence.decision.model_copy(
+        update={
+            "by_concurrency": {"1": "ADOPT", "8": "KEEP_TARGET_ONLY"},
+            "by_cell": {
+                "copying": {"1": "ADOPT", "8": "INCONCLUSIVE"},
+                "prose": {"1": "ROLL_BACK", "8": "KEEP_TARGET_ONLY"},
+            },
+        }
+    )
+    comparison = evidence.comparison.model_copy(update={"by_cell": cells})
+    return evidence.model_copy(update={"decision": decision, "comparison": comparison})
 
 
 def row(name: str, result: Any, consequence: Any, measured: str, interval: str | None) -> Criterion:

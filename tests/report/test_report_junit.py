@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 import pytest
-from report_evidence import HOSTILE, full, halfway, make_greedy, make_sampled, partial
+from report_evidence import HOSTILE, full, halfway, make_greedy, make_sampled, partial, several_loads
 
 from draftproof.evidence import Evidence
 from draftproof.report.junit import render_junit
@@ -30,13 +30,25 @@ def test_results_become_passed_failed_and_skipped() -> None:
     assert outcomes(full("odd")) == {
         "speed-up": "passed",
         "memory": "failed",
-        "odd": "failed",  # the control of that name comes last
+        "odd": "passed",  # the category of that name comes last
         "greedy": "skipped",
         "sampled": "passed",
         "accept too much": "passed",
+        "chat": "skipped",
     }
     found = suite(full("odd"))
-    assert (found.attrib["tests"], found.attrib["failures"], found.attrib["skipped"]) == ("7", "2", "2")
+    assert (found.attrib["tests"], found.attrib["failures"], found.attrib["skipped"]) == ("9", "2", "3")
+
+
+def test_each_part_of_the_workload_is_a_case_and_none_that_does_not_pay_is_a_failure() -> None:
+    evidence = several_loads()
+    cases = {case.attrib["name"]: case[0] for case in suite(evidence).findall("testcase[@classname='draftproof.part']")}
+    assert {name: (found.tag, found.get("message") or found.text) for name, found in cases.items()} == {
+        "copying at 1": ("system-out", "ADOPT: speed-up 1.500x (1.400x to 1.600x), 24 prompts"),
+        "copying at 8": ("skipped", "INCONCLUSIVE: speed-up not measured"),
+        "prose at 1": ("failure", "ROLL_BACK: speed-up not measured"),
+        "prose at 8": ("skipped", "KEEP_TARGET_ONLY: speed-up 0.900x (0.800x to 1.000x), 24 prompts"),
+    }
 
 
 def test_a_message_says_what_was_measured_and_asked_for() -> None:

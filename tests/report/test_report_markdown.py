@@ -75,7 +75,8 @@ def test_what_decides_is_there_in_the_order_of_a_decision() -> None:
     places = [
         text.index(part)
         for part in (
-            "## KEEP_TARGET_ONLY: a study", "leave speculative decoding off", f"> {words.UNREGISTERED}", "- because a study",
+            "## KEEP_TARGET_ONLY: a study", "leave speculative decoding off",
+            "Not the same everywhere: ADOPT for a study", f"> {words.UNREGISTERED}", "- because a study",
             "| criterion |", "| category |", "| requests at a time |", "- claim bitwise_same_batch:", "- greedy INCONCLUSIVE:",
             "<details>", "- no limit but a study", "</details>", "draftproof rerun evidence.json",
         )

@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from report_evidence import UNKNOWN, between, full, make_prediction
+from report_evidence import UNKNOWN, between, full, make_prediction, several_loads
 
-from draftproof.evidence import EXIT_CODES, Interval
+from draftproof.evidence import EXIT_CODES, Interval, VerdictName
 from draftproof.report import words
 
 
@@ -36,7 +36,7 @@ def test_intervals() -> None:
 def test_other_units() -> None:
     assert (words.percent(0.5), words.percent(None)) == ("50.0 %", "not estimable")
     assert (words.size(2**21), words.size(None)) == ("2.0 MiB", "not measured")
-    assert words.times(None) == "not estimable"
+    assert (words.times(None), words.times(9999.0), words.times(8.97e22)) == ("not estimable", "9999.000x", "8.97e+22x")
 
 
 def test_nested_tables_get_dotted_names() -> None:
@@ -48,6 +48,26 @@ def test_nested_tables_get_dotted_names() -> None:
 def test_a_command_line_that_was_not_recorded_is_none(environment: dict[str, object]) -> None:
     assert words.command(environment) is None
     assert words.command({"command": ["a", "b c", 1]}) == "a 'b c' 1"
+
+
+def test_the_head_names_each_verdict_and_its_parts() -> None:
+    assert words.not_everywhere(several_loads().decision) == (
+        "Not the same everywhere (requests at a time): ADOPT for copying at 1; KEEP_TARGET_ONLY for prose at 8; "
+        "INCONCLUSIVE for copying at 8; ROLL_BACK for prose at 1."
+    )
+    assert (
+        words.not_everywhere(full("code").decision) == "Not the same everywhere: ADOPT for code; INCONCLUSIVE for chat."
+    )
+    many: dict[str, VerdictName] = {f"c{number}": "ADOPT" for number in range(9)}
+    one = full().decision.model_copy(update={"by_category": many})
+    assert words.not_everywhere(one) is None
+    two = one.model_copy(update={"by_category": many | {"chat": "INCONCLUSIVE"}})
+    assert "ADOPT for c0, c1, c2, c3, c4, c5 and 3 more; INCONCLUSIVE for chat." in (words.not_everywhere(two) or "")
+
+
+def test_tokens_per_round_have_their_interval_where_one_was_recorded() -> None:
+    assert words.per_round(2.0, None) == "2.000"
+    assert words.per_round(2.0, between(1.5, 2.5)) == "2.000 (1.500 to 2.500)"
 
 
 def test_every_verdict_has_a_meaning() -> None:

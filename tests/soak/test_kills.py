@@ -38,6 +38,11 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
 
+def finished(records: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
+    """Prompts whose last block is stored, at each load."""
+    return {(r["prompt_id"], r["repeat"], r["concurrency"]) for r in records if r["block"] == "A2"}
+
+
 def test_a_study_that_is_killed_again_and_again_ends_as_an_uninterrupted_one(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
@@ -63,11 +68,14 @@ def test_a_study_that_is_killed_again_and_again_ends_as_an_uninterrupted_one(
             process.communicate()
             killed += 1
             after = whole_lines(stored)
-            finished = {r["prompt_id"] for r in before if r["block"] == "A2" and r["concurrency"] == 1}
-            assert finished <= {r["prompt_id"] for r in after if r["block"] == "A2" and r["concurrency"] == 1}
+            assert finished(before) <= finished(after)
         end(begin(study, out, "--resume"))
         assert tokens(out) == expected
         one, other = (ev.load(folder / "evidence.json") for folder in (reference, out))
         assert one.equivalence == other.equivalence and one.study.hash == other.study.hash
         assert one.decision.verdict == other.decision.verdict == "ADOPT"
+        assert one.arms is not None and one.arms.speculative is not None
+        assert other.arms is not None and other.arms.speculative is not None
+        assert one.arms.speculative.acceptance == other.arms.speculative.acceptance
+        assert one.arms.target_only.throughput.tokens == other.arms.target_only.throughput.tokens
         assert {path.name for path in out.iterdir()} == {path.name for path in reference.iterdir()}

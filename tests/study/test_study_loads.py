@@ -9,6 +9,8 @@ from rich.console import Console
 
 from draftproof.errors import PlanError
 from draftproof.report.html import render_html
+from draftproof.report.junit import render_junit
+from draftproof.report.markdown import render_markdown
 from draftproof.report.terminal import print_report
 from draftproof.study.plan import parse_plan
 from draftproof.study.run import run_study
@@ -51,6 +53,11 @@ def test_yes_for_copying_at_one_and_no_for_prose_at_eight_from_one_study(tmp_pat
     assert prose.index("KEEP_TARGET_ONLY") > 0 and prose.rstrip(" │|").endswith("KEEP_TARGET_ONLY")
     page = render_html(evidence, records)
     assert "Category by concurrency" in page and "Both arms at each load" in page
+    head = page[page.index("<header>") : page.index("</header>")]
+    for shown in (head, said[: said.index("Reasons")].replace("\n", " "), render_markdown(evidence)):
+        assert "Not the same everywhere" in shown
+    cases = render_junit(evidence)
+    assert 'name="copying at 1"' in cases and "KEEP_TARGET_ONLY: speed-up" in cases
 
 
 def test_requests_that_arrive_by_themselves_are_a_study_too(tmp_path: Path) -> None:
@@ -66,6 +73,9 @@ def test_requests_that_arrive_by_themselves_are_a_study_too(tmp_path: Path) -> N
     assert evidence.comparison is not None and evidence.comparison.load == "open" and evidence.arms is not None
     assert evidence.comparison.overall.method == "student_t over blocks of arrivals"
     assert {record["group"] for record in records} == {0, 1, 2, 3}
+    latency = evidence.arms.target_only.latency
+    assert (latency.n, latency.prompts, latency.p50.estimate) == (24, 4, None)
+    assert any("24 requests of the target-only arm (4 blocks of arrivals)" in line for line in evidence.limits)
     target, speculative = evidence.arms.target_only, evidence.arms.speculative
     assert (
         speculative is not None and target.throughput.goodput is not None and speculative.throughput.goodput is not None
@@ -74,7 +84,10 @@ def test_requests_that_arrive_by_themselves_are_a_study_too(tmp_path: Path) -> N
     assert (target.throughput.goodput.share or 0) < (speculative.throughput.goodput.share or 0) <= 1
     assert any("Requests arrived at 4 a second on average (Poisson, seed 7)" in line for line in evidence.limits)
     again, _ = run_study(plan, tmp_path / "again", resume=False, progress=Silent())
-    assert again.comparison == evidence.comparison
+    # what else the host did is its own
+    quiet = {"noise": None}
+    assert again.comparison is not None
+    assert again.comparison.model_copy(update=quiet) == evidence.comparison.model_copy(update=quiet)
 
 
 def test_an_engine_that_runs_one_call_at_a_time_refuses_arrival(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import load_policy
 from draftproof.report.terminal import print_report
-from draftproof.study.plan import Plan, load_plan, parse_plan
+from draftproof.study.plan import Plan, parse_plan, read_study
 
 app = typer.Typer(
     name="draftproof",
@@ -78,7 +78,7 @@ def demo(out: Out = Path("runs/demo"), resume: Resume = False, quiet: Quiet = Fa
     import tomllib
 
     text = files("draftproof.study").joinpath("demo.toml").read_text(encoding="utf-8")
-    _run(parse_plan(tomllib.loads(text), "demo"), out, resume, quiet, json_path)
+    _run(parse_plan(tomllib.loads(text), "demo"), text, out, resume, quiet, json_path)
 
 
 @app.command()
@@ -90,7 +90,7 @@ def run(
     json_path: Json = None,
 ) -> None:
     """Run a study. Exit code: 0 ADOPT, 10 KEEP_TARGET_ONLY, 11 INCONCLUSIVE, 12 ROLL_BACK."""
-    _run(load_plan(study), out, resume, quiet, json_path)
+    _run(*read_study(study), out, resume, quiet, json_path)
 
 
 @app.command(name="decide")
@@ -101,6 +101,13 @@ def decide_command(
 ) -> None:
     """Decide again from stored evidence. With another policy than the locked one the verdict is marked not registered."""
     stored, thresholds = ev.load(evidence), load_policy(policy)
+    locked = stored.study.plan.get("policy")
+    taken_at = locked.get("confidence") if isinstance(locked, dict) else None
+    if taken_at not in (None, thresholds.confidence):
+        raise InputError(
+            f"policy {policy}: confidence is {thresholds.confidence:g}, and the intervals of {evidence} were taken at "
+            f"{taken_at}; give that, or run a study with the other"
+        )
     require_copy(json_path)
     decision = decide(
         arms=stored.arms,
@@ -148,14 +155,14 @@ app.command(name="import")(import_command)
 app.add_typer(ladder_app, name="ladder")
 
 
-def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json_path: Path | None) -> None:
+def _run(plan: Plan, source: str, out: Path, resume: bool, quiet: bool, json_path: Path | None) -> None:
     console = Console(quiet=quiet)
     with progress_into(out, console) as progress:
         require_copy(json_path, out)
         from draftproof.report.write import write_reports
         from draftproof.study.run import run_study
 
-        evidence, records = run_study(plan, out, resume=resume, progress=progress)
+        evidence, records = run_study(plan, out, resume=resume, progress=progress, source=source)
     path = write_reports(evidence, out, records)
     if json_path:
         ev.save(evidence, json_path)

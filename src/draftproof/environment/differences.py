@@ -10,6 +10,7 @@ Kind = Literal["work", "machine", "software"]
 MUST_MATCH: dict[Kind, tuple[str, ...]] = {
     "work": (
         *("engine.dtype", "engine.model.target.weights", "engine.model.target.config", "engine.model.target.tokenizer"),
+        "engine.target_only.model",
     ),
     "machine": (
         *("machine", "cpu_model", "cpu_flags", "cpu_caches", "cpu_governor", "num_physical_cores", "num_logical_cores"),
@@ -19,7 +20,12 @@ MUST_MATCH: dict[Kind, tuple[str, ...]] = {
     "software": (
         *("os", "python", "packages", "gpu_driver", "git_commit"),
         *("engine.runtime.torch", "engine.runtime.blas", "engine.runtime.cpu_capability"),
-        *("engine.runtime.cuda", "engine.runtime.cudnn"),
+        *("engine.runtime.cuda", "engine.runtime.cudnn", "engine.runtime.onednn"),
+        *("engine.attention", "engine.packed_weights"),
+        *("engine.model.drafts.0.weights", "engine.model.drafts.0.config", "engine.model.drafts.0.tokenizer"),
+        *("engine.target_only.server", "engine.target_only.version"),
+        *("engine.speculative.server", "engine.speculative.version"),
+        *("measurement.pass_shapes", "measurement.synchronisation"),
     ),
 }
 # the same virtual machine shows a little more or less memory from start to start
@@ -94,12 +100,15 @@ def facts_named(environment: Mapping[str, Any], names: Iterable[str]) -> dict[st
 
 
 def _at(environment: Mapping[str, Any], name: str) -> Iterator[Any]:
-    """Yield the value at a dotted name, or nothing."""
+    """Yield the value at a dotted name, or nothing; a number is a place in a list."""
     value: Any = environment
     for part in name.split("."):
-        if not isinstance(value, Mapping) or part not in value:
+        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, Mapping) and part in value:
+            value = value[part]
+        else:
             return
-        value = value[part]
     yield value
 
 

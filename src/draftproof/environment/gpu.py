@@ -14,17 +14,17 @@ FIXED = {
     "memory_mib": "memory.total",
     "max_sm_mhz": "clocks.max.sm",
     "max_memory_mhz": "clocks.max.mem",
+    "power_limit_w": "power.limit",
 }
 CLOCKS = {
     "sm_mhz": "clocks.sm",
     "memory_mhz": "clocks.mem",
-    "power_limit_w": "power.limit",
     "memory_used_mib": "memory.used",
 }
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Return what does not change of each GPU: name, memory, highest clocks."""
+    """Return what does not change of each GPU by itself: name, memory, highest clocks, power limit."""
     return _query(FIXED)
 
 
@@ -34,7 +34,7 @@ def gpu_driver() -> str:
 
 
 def gpu_clocks() -> list[dict[str, Any]]:
-    """Return what each GPU does now: clocks, power limit, memory in use."""
+    """Return what each GPU does now: clocks, memory in use."""
     return _query(CLOCKS)
 
 

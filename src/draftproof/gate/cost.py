@@ -33,6 +33,12 @@ class OperatingCost(BaseModel):
         """All costs of a month."""
         return self.build_per_month + self.store_per_month + self.monitor_per_month + self.upgrade_per_month
 
+    @property
+    def break_even_speedup(self) -> float | None:
+        """The speed-up from which on it pays; None where all GPU-hours together are not worth its cost."""
+        rest = 1 - self.total / (self.gpu_hours_per_month * self.gpu_hour_worth)
+        return 1 / rest if rest > 0 else None
+
     def saved(self, speedup: float) -> float:
         """Return the worth of the GPU-hours that a speed-up saves in a month; below 1 it costs some, and is negative."""
         return self.gpu_hours_per_month * (1 - 1 / speedup) * self.gpu_hour_worth

@@ -16,6 +16,7 @@ from draftproof.evidence import (
     VerdictName,
 )
 from draftproof.gate.policy import Policy
+from draftproof.gate.undecided import cause, known, span, times, undecided, within_noise
 
 # strongest first: a run gets the first of these that any of its rows asks for
 _PRECEDENCE: tuple[VerdictName, ...] = ("ROLL_BACK", "INCONCLUSIVE", "KEEP_TARGET_ONLY", "ADOPT")
@@ -60,24 +61,25 @@ def decide(
     -------
     Decision
     """
-    effect = None if comparison is None else comparison.overall
+    effect, host = (None, None) if comparison is None else (comparison.overall, comparison.noise)
     shared = [*_equivalence(equivalence, policy), *_boundary(arms, policy), _noise(comparison, policy)]
     memory = list(_memory_ratio(comparison, policy))
     rows = [
         *shared,
-        _speedup(effect, policy, _draft_cost(comparison, policy)),
-        *_itl(effect, policy),
-        *_icl(effect, policy),
-        *_p95(effect, policy),
+        _speedup(effect, policy, host, _draft_cost(comparison, policy)),
+        *_no_slower(effect, policy, host),
         *memory,
         *_accepted(arms, policy),
         *_cost(comparison, policy),
     ]
     verdict = _verdict(rows, stopped)
 
-    # a group stands on the run's equivalence, memory and noise, and on its own speed-up
+    # a group stands on the run's equivalence, memory and noise, and on its own speed-up with the noise of its own prompts
     def grouped(effects: dict[str, Effect]) -> dict[str, VerdictName]:
-        return {name: _verdict([*shared, *memory, _speedup(group, policy)], stopped) for name, group in effects.items()}
+        return {
+            name: _verdict([*shared, *memory, _speedup(group, policy, host)], stopped)
+            for name, group in effects.items()
+        }
 
     return Decision(
         verdict=verdict,
@@ -110,7 +112,7 @@ def _reasons(rows: list[_Row], verdict: VerdictName, policy: Policy, stopped: st
         greedy, speedup = shown["greedy output"], shown["speed-up"]
         return [
             f"Greedy output agrees on {greedy.measured}; the speed-up is {speedup.measured} ({speedup.interval}), "
-            f"at least the {_times(policy.min_speedup)} asked for; none of the {len(rows)} criteria stands against it."
+            f"at least the {times(policy.min_speedup)} asked for; none of the {len(rows)} criteria stands against it."
         ]
     driving = [row for row in rows if row.criterion.consequence == verdict]
     if verdict == "INCONCLUSIVE" and stopped is not None:
@@ -238,7 +240,8 @@ def _boundary(arms: Arms | None, policy: Policy) -> Iterable[_Row]:
     if limit is None:
         return
     name, threshold = "peak memory", f"at most {_mib(limit)}"
-    peak = None if arms is None or arms.speculative is None else arms.speculative.memory.peak_rss
+    memory = None if arms is None or arms.speculative is None else arms.speculative.memory
+    peak = None if memory is None else memory.peak if memory.on_gpu else memory.peak_rss
     if peak is None:
         reason = f"Peak memory of the speculative arm was not measured; the boundary is {_mib(limit)}."
         yield _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
@@ -254,27 +257,20 @@ def _noise(comparison: Comparison | None, policy: Policy) -> _Row:
     effect = None if comparison is None else comparison.overall
     most = policy.max_aa_spread
     threshold = f"between {1 / most:.3f} and {most:.3f}"
-    found = None if effect is None else _known(effect.aa)
+    found = None if effect is None else known(effect.aa)
     if found is None:
         reason = "The target-only arm was not compared with itself on enough prompts, so the noise is unknown."
         return _row("noise", threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
     estimate, low, high = found
-    measured, interval = _times(estimate), _span(low, high, policy)
+    measured, interval = times(estimate), span(low, high, policy)
     if low < 1 / most or high > most:
         reason = (
             f"The run is too noisy: target-only against itself differs by {measured} ({interval}), not {threshold}. "
-            f"{_cause(None if comparison is None else comparison.noise)}"
+            f"{cause(None if comparison is None else comparison.noise)}"
         )
         return _row("noise", threshold, measured, "miss", "INCONCLUSIVE", reason, interval)
     reason = f"Target-only against itself gives {measured} ({interval})."
     return _row("noise", threshold, measured, "pass", "ADOPT", reason, interval)
-
-
-def _cause(noise: HostNoise | None) -> str:
-    """The most likely cause of a noisy run, and what to do."""
-    if noise is not None and noise.advice:
-        return f"Most likely cause: {noise.advice[0]}; then run again."
-    return "Nothing that was recorded of the host explains it: use longer outputs, more prompts or [measure] repeats."
 
 
 def _draft_cost(comparison: Comparison | None, policy: Policy) -> str:
@@ -292,65 +288,61 @@ def _draft_cost(comparison: Comparison | None, policy: Policy) -> str:
             return (
                 f" The draft is too slow: a round accepts {found.accepted_per_round:.1f} tokens, but drafting takes "
                 f"{costs.draft:.3g} of its {costs.drafting_round:.3g} ms; at these costs {needs}, and if drafting took no "
-                f"time, the speed-up would be {_times(free)}."
+                f"time, the speed-up would be {times(free)}."
             )
     return ""
 
 
-def _speedup(effect: Effect | None, policy: Policy, why: str = "") -> _Row:
-    name, least = "speed-up", _times(policy.min_speedup)
+def _speedup(effect: Effect | None, policy: Policy, host: HostNoise | None, why: str = "") -> _Row:
+    name, least = "speed-up", times(policy.min_speedup)
     threshold = f"at least {least}"
-    found = None if effect is None else _known(effect.speedup)
+    found = None if effect is None else known(effect.speedup)
     if effect is None or found is None:
         prompts = "" if effect is None else f" from {effect.n} prompts"
         reason = f"The speed-up could not be estimated{prompts}; {least} is asked for."
         return _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
     estimate, low, high = found
-    measured, interval = _times(estimate), _span(low, high, policy)
+    measured, interval = times(estimate), span(low, high, policy)
     told = f"The speed-up is {measured} ({interval}, {effect.n} prompts)"
-    if low >= policy.min_speedup:
+    is_clear = not within_noise(estimate, policy.min_speedup, effect)
+    if is_clear and low >= policy.min_speedup:
         return _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at least {least}.", interval)
-    if high < policy.min_speedup:
+    if is_clear and high < policy.min_speedup:
         return _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, below {least}.{why}", interval)
-    reason = f"{told}, and the interval lies on both sides of {least}: too few prompts to tell."
+    reason = f"{told}, and at least {least} is asked for. {undecided(found, policy.min_speedup, effect, policy, host)}"
     return _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
 
 
-def _itl(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
-    ratio = None if effect is None else effect.itl_ratio
-    yield from _no_slower("time per token", "The time per token", ratio, policy.max_itl_ratio, policy)
+def _no_slower(effect: Effect | None, policy: Policy, host: HostNoise | None) -> Iterable[_Row]:
+    """Hold the ratios to target-only against their limits, by both ends of their intervals."""
+    of = (
+        ("time per token", "itl_ratio", policy.max_itl_ratio),
+        ("time between chunks", "icl_ratio", policy.max_icl_ratio),
+        ("p95 latency", "latency_ratio_p95_interval", policy.max_p95_latency_ratio),
+    )
+    for name, key, most in of:
+        if most is not None:
+            yield _at_most_times(name, None if effect is None else getattr(effect, key), most, effect, policy, host)
 
 
-def _icl(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
-    ratio = None if effect is None else effect.icl_ratio
-    yield from _no_slower("time between chunks", "The time between chunks", ratio, policy.max_icl_ratio, policy)
-
-
-def _p95(effect: Effect | None, policy: Policy) -> Iterable[_Row]:
-    ratio = None if effect is None else effect.latency_ratio_p95_interval
-    yield from _no_slower("p95 latency", "The p95 latency", ratio, policy.max_p95_latency_ratio, policy)
-
-
-def _no_slower(name: str, subject: str, ratio: Interval | None, most: float | None, policy: Policy) -> Iterable[_Row]:
-    """Hold a ratio to target-only against its limit, by both ends of its interval."""
-    if most is None:
-        return
-    threshold = f"at most {_times(most)} target-only"
-    found = None if ratio is None else _known(ratio)
-    if found is None:
-        reason = f"{subject} has no ratio to target-only with an interval; at most {_times(most)} is asked for."
-        yield _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
-        return
+def _at_most_times(
+    name: str, ratio: Interval | None, most: float, effect: Effect | None, policy: Policy, host: HostNoise | None
+) -> _Row:
+    subject, threshold = f"The {name}", f"at most {times(most)} target-only"
+    found = None if ratio is None else known(ratio)
+    if effect is None or found is None:
+        reason = f"{subject} has no ratio to target-only with an interval; at most {times(most)} is asked for."
+        return _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
     estimate, low, high = found
-    measured, interval = _times(estimate), _span(low, high, policy)
+    measured, interval = times(estimate), span(low, high, policy)
     told = f"{subject} is {measured} that of target-only ({interval})"
-    if high <= most:
-        yield _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at most {_times(most)}.", interval)
-    elif low > most:
-        yield _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, above {_times(most)}.", interval)
-    else:
-        reason = f"{told}, and the interval lies on both sides of {_times(most)}: too few prompts to tell."
-        yield _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
+    is_clear = not within_noise(estimate, most, effect)
+    if is_clear and high <= most:
+        return _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at most {times(most)}.", interval)
+    if is_clear and low > most:
+        return _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, above {times(most)}.", interval)
+    reason = f"{told}, and at most {times(most)} is asked for. {undecided(found, most, effect, policy, host)}"
+    return _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
 
 
 def _memory_ratio(comparison: Comparison | None, policy: Policy) -> Iterable[_Row]:
@@ -360,14 +352,14 @@ def _memory_ratio(comparison: Comparison | None, policy: Policy) -> Iterable[_Ro
 
 
 def _at_most(name: str, subject: str, ratio: float | None, most: float) -> _Row:
-    threshold = f"at most {_times(most)} target-only"
+    threshold = f"at most {times(most)} target-only"
     if ratio is None or math.isnan(ratio):
-        reason = f"{subject} has no ratio to target-only; at most {_times(most)} is asked for."
+        reason = f"{subject} has no ratio to target-only; at most {times(most)} is asked for."
         return _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
-    told = f"{subject} is {_times(ratio)} that of target-only"
+    told = f"{subject} is {times(ratio)} that of target-only"
     if ratio > most:
-        return _row(name, threshold, _times(ratio), "miss", "KEEP_TARGET_ONLY", f"{told}, above {_times(most)}.")
-    return _row(name, threshold, _times(ratio), "pass", "ADOPT", f"{told}, at most {_times(most)}.")
+        return _row(name, threshold, times(ratio), "miss", "KEEP_TARGET_ONLY", f"{told}, above {times(most)}.")
+    return _row(name, threshold, times(ratio), "pass", "ADOPT", f"{told}, at most {times(most)}.")
 
 
 def _accepted(arms: Arms | None, policy: Policy) -> Iterable[_Row]:
@@ -377,16 +369,24 @@ def _accepted(arms: Arms | None, policy: Policy) -> Iterable[_Row]:
     name, threshold = "accepted per round", f"at least {least:.2f} tokens"
     acceptance = None if arms is None or arms.speculative is None else arms.speculative.acceptance
     accepted = None if acceptance is None else acceptance.accepted_per_round
-    if accepted is None or math.isnan(accepted):
+    if acceptance is None or accepted is None or math.isnan(accepted):
         reason = f"No round proposed a token, so accepted tokens per round are unknown; {least:.2f} are asked for."
         yield _row(name, threshold, _ABSENT, "not estimable", "INCONCLUSIVE", reason)
         return
+    limits = acceptance.accepted_per_round_interval
+    found = None if limits is None else known(limits)
+    # without an interval every prompt accepts as many, or a server counted them together
+    _, low, high = found or (accepted, accepted, accepted)
     measured = f"{accepted:.2f} tokens"
-    told = f"A round accepts {measured} on average"
-    if accepted < least:
-        yield _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, below {least:.2f}.")
+    interval = None if found is None else span(low, high, policy)
+    told = f"A round accepts {measured} on average" + ("" if interval is None else f" ({interval})")
+    if low >= least:
+        yield _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at least {least:.2f}.", interval)
+    elif high < least:
+        yield _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}, below {least:.2f}.", interval)
     else:
-        yield _row(name, threshold, measured, "pass", "ADOPT", f"{told}, at least {least:.2f}.")
+        reason = f"{told}, and the interval lies on both sides of {least:.2f}: too few prompts to tell."
+        yield _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
 
 
 def _cost(comparison: Comparison | None, policy: Policy) -> Iterable[_Row]:
@@ -394,7 +394,7 @@ def _cost(comparison: Comparison | None, policy: Policy) -> Iterable[_Row]:
     if cost is None:
         return
     name, threshold = "operating cost", f"saves at least its {cost.total:,.2f} {cost.unit} a month"
-    found = None if comparison is None else _known(comparison.overall.speedup)
+    found = None if comparison is None else known(comparison.overall.speedup)
     if comparison is None or found is None or comparison.load == "open":
         why = "the speed-up could not be estimated"
         if comparison is not None and comparison.load == "open":
@@ -406,29 +406,16 @@ def _cost(comparison: Comparison | None, policy: Policy) -> Iterable[_Row]:
     measured = f"{saved:,.2f} {cost.unit} a month"
     interval = f"{policy.confidence * 100:g}% interval {low:,.2f} to {high:,.2f}"
     told = f"Speculation saves {measured} ({interval}) and costs {cost.total:,.2f}"
-    if low >= cost.total:
+    needed = cost.break_even_speedup
+    is_clear = needed is None or not within_noise(found[0], needed, comparison.overall)
+    if is_clear and low >= cost.total:
         yield _row(name, threshold, measured, "pass", "ADOPT", f"{told}: it pays.", interval)
-    elif high < cost.total:
+    elif needed is None or (is_clear and high < cost.total):
         yield _row(name, threshold, measured, "miss", "KEEP_TARGET_ONLY", f"{told}: it does not pay.", interval)
     else:
-        reason = f"{told}: too few prompts to tell whether it pays."
+        why = undecided(found, needed, comparison.overall, policy, comparison.noise)
+        reason = f"{told}; it pays from a speed-up of {times(needed)} on. {why}"
         yield _row(name, threshold, measured, "not estimable", "INCONCLUSIVE", reason, interval)
-
-
-def _known(interval: Interval) -> tuple[float, float, float] | None:
-    """Estimate, low and high, or None if any of them is missing."""
-    estimate, low, high = interval.estimate, interval.low, interval.high
-    if estimate is None or low is None or high is None or any(map(math.isnan, (estimate, low, high))):
-        return None
-    return estimate, low, high
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3f}x"
-
-
-def _span(low: float, high: float, policy: Policy) -> str:
-    return f"{policy.confidence * 100:g}% interval {low:.3f} to {high:.3f}"
 
 
 def _mib(size: int) -> str:

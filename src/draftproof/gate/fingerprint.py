@@ -11,6 +11,8 @@ MUST_MATCH = (
     *("machine", "cpu_model", "cpu_flags", "num_physical_cores", "gpus", "gpu_driver", "python", "git_commit"),
     *("packages.torch", "packages.transformers", "packages.tokenizers", "packages.safetensors", "packages.numpy"),
 )
+# servers that are installed beside us; what a rung of another engine does not care about
+SERVERS = ("packages.vllm", "packages.sglang", "packages.text-generation-server", "packages.llama-cpp-python")
 MODELS = "models."
 SHOWN = 40
 
@@ -26,7 +28,7 @@ def fingerprint(environment: Mapping[str, Any], version: str) -> dict[str, Any]:
     version : str
         Of draftproof.
     """
-    known = {"draftproof": version, **facts_named(environment, MUST_MATCH)}
+    known = {"draftproof": version, **facts_named(environment, (*MUST_MATCH, *SERVERS))}
     models = environment.get("models")
     for model, parts in models.items() if isinstance(models, Mapping) else ():
         if isinstance(parts, Mapping):

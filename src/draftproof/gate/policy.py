@@ -45,15 +45,17 @@ class Policy(BaseModel):
     max_memory_ratio: Limit = Field(default=1.5, gt=0)
     """Bytes of weights and caches, speculative over target-only."""
     max_peak_memory_bytes: int | None = Field(default=None, gt=0)
-    """The deployment's boundary; above it the verdict is ROLL_BACK."""
+    """The deployment's boundary, of the process's memory or on a GPU of what the speculative arm allocates; above it the verdict is
+    ROLL_BACK."""
     min_accepted_per_round: Limit = Field(default=None, ge=0)
-    """Accepted draft tokens per round in which something was proposed."""
+    """Accepted draft tokens per round in which something was proposed; the lower end of the interval must reach it."""
     min_claim: Literal["bitwise", "bitwise_same_batch", "up_to_ties"] = "bitwise_same_batch"
     """The weakest claim about greedy output that is good enough."""
     require_sampled: bool = True
     """Whether the sampled check must have passed."""
     max_aa_spread: float = Field(default=1.25, gt=1)
-    """The target-only arm against itself may differ by this factor at most; a noisier run is INCONCLUSIVE."""
+    """The target-only arm against itself may differ by this factor at most; a noisier run is INCONCLUSIVE. So is, whatever this is, a
+    run whose noise could carry a ratio across its threshold (docs/metrics.md)."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Of every interval, two-sided."""
     cost: OperatingCost | None = None

@@ -8,7 +8,7 @@ from draftproof import __version__
 from draftproof.errors import RefusedError
 from draftproof.evidence import EXIT_CODES, Evidence, VerdictName
 from draftproof.gate.events import Event, Log, writing
-from draftproof.gate.fingerprint import MODELS, differences, fingerprint
+from draftproof.gate.fingerprint import MODELS, SERVERS, differences, fingerprint
 from draftproof.gate.ladder import Ladder, expire, fold, name_of, rung_of
 from draftproof.gate.rung import Rung, misstep, read_rung
 
@@ -60,6 +60,8 @@ def promote(
     # for a file that the study did not hash, it vouches as the file is now
     models = tuple(f"{MODELS}{name}." for name in rung.models)
     measured = {name: value for name, value in present.items() if name.startswith(models)} | measured
+    if rung.engine["kind"] != "openai_http":
+        measured = {name: value for name, value in measured.items() if name not in SERVERS}
     verdict = _verdict(evidence, rung.batch)
     given: dict[str, Any] = {
         "rung": rung,

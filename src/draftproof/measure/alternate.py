@@ -1,11 +1,11 @@
 """The arms in three long blocks, for servers of which only one fits into memory. Judges nothing."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.measure.arrival import Arrival
 from draftproof.measure.gauge import Gauge
+from draftproof.measure.noise import between, read_host
 from draftproof.measure.run import BLOCKS, Advance, Save, as_chat, record
 from draftproof.request import SamplingParams
 from draftproof.workload.prompts import WorkloadPrompt
@@ -34,17 +34,15 @@ def alternate(
     if all((prompt.id, repeat, concurrency) in skip for prompt in prompts):
         advance(len(prompts))
         return
-    records: list[dict[str, Any]] = []
     for block, speculate in BLOCKS:
-        for start in range(0, len(prompts), concurrency):
+        for number, start in enumerate(range(0, len(prompts), concurrency)):
             group = prompts[start : start + concurrency]
-            began = engine.now_ms()
+            before, began = read_host(), engine.now_ms()
             completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
-            seconds = (engine.now_ms() - began) / 1e3 / len(group)
+            seconds, noise = (engine.now_ms() - began) / 1e3 / len(group), between(before, read_host())
             for prompt, completion in zip(group, completions, strict=True):
-                records.append(record(prompt, completion, block, repeat, concurrency, seconds))
+                if (prompt.id, repeat, concurrency) not in skip:
+                    told = record(prompt, completion, block, repeat, concurrency, seconds)
+                    save({**told, "group": number, "noise": noise})
             if block == BLOCKS[-1][0]:
                 advance(len(group))
-    for item in records:
-        if (item["prompt_id"], repeat, concurrency) not in skip:
-            save(item)

@@ -17,6 +17,7 @@ def summarise_arms(
     num_draft_tokens: int,
     gauge: Gauge,
     limits: Mapping[str, float],
+    confidence: float = 0.95,
 ) -> ev.Arms:
     """
     Summarise what was measured.
@@ -33,6 +34,8 @@ def summarise_arms(
         The one that read the blocks.
     limits : mapping
         Of goodput.
+    confidence : float
+        Of every interval.
     """
     levels = sorted({record["concurrency"] for record in records})
 
@@ -44,6 +47,7 @@ def summarise_arms(
                 _memory(target_only, parts, gauge, "target"),
                 None,
                 limits=limits,
+                confidence=confidence,
                 energy=_energy(target_only, gauge),
             ),
             speculative=summarise_arm(
@@ -51,6 +55,7 @@ def summarise_arms(
                 _memory(speculative, parts, gauge, "target", "draft"),
                 num_draft_tokens,
                 limits=limits,
+                confidence=confidence,
                 energy=_energy(speculative, gauge),
             ),
             by_concurrency=by_concurrency,
@@ -78,6 +83,7 @@ def _memory(records: Sequence[Record], parts: Mapping[str, int | None], gauge: G
         peak_rss=gauge.process_peak_bytes,
         peak=peak,
         working=rest if rest is not None and rest >= 0 else None,
+        on_gpu=gauge.on_gpu,
         why=gauge.why_no_peak or ("weights are still on disk in part" if rest is not None and rest < 0 else None),
     )
 

@@ -11,6 +11,7 @@ from draftproof import evidence as ev
 from draftproof.measure.counted import counted_acceptance
 from draftproof.measure.goodput import goodput
 from draftproof.measure.noise import summarise_noise
+from draftproof.measure.per_round import with_intervals
 from draftproof.measure.time_split import time_split
 from draftproof.measure.times import (
     inter_chunk_gaps,
@@ -27,22 +28,25 @@ from draftproof.stats.ratio import cluster_means, paired_log_ratio
 Record = dict[str, Any]
 
 
-def distribution(values: Sequence[float], num_prompts: int | None = None) -> ev.Distribution:
+def distribution(values: Sequence[float], num_draws: int | None = None, confidence: float = 0.95) -> ev.Distribution:
     """
     Summarise times in ms.
 
     Parameters
     ----------
-    num_prompts : int or None
-        Prompts that the values are of; a quantile needs as many of them as it needs draws. None: each value is a draw.
+    num_draws : int or None
+        Prompts, or blocks of arrivals, that the values are of; a quantile needs as many as it needs draws. None: each value is
+        a draw.
+    confidence : float
+        Of the quantiles' intervals.
     """
     return ev.Distribution(
         n=len(values),
-        prompts=num_prompts,
+        prompts=num_draws,
         mean=float(np.mean(values)) if values else None,
         max=max(values, default=None),
         **{
-            name: _interval(_quantile(values, q, num_prompts))
+            name: _interval(_quantile(values, q, num_draws, confidence))
             for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
         },
     )
@@ -55,6 +59,7 @@ def summarise_arm(
     *,
     limits: Mapping[str, float] | None = None,
     energy: ev.Energy | None = None,
+    confidence: float = 0.95,
 ) -> ev.Arm:
     """
     Summarise one arm.
@@ -68,14 +73,16 @@ def summarise_arm(
     limits : mapping or None
         Of goodput; see `measure.goodput.meets`.
     energy : Energy or None
+    confidence : float
+        Of every interval.
     """
     tokens, seconds = sum(len(record["token_ids"]) for record in records), sum(r["busy_seconds"] for r in records)
     rate = tokens / seconds if seconds > 0 else None
     rounds = [item for record in records for item in record["rounds"]]
-    prompts = len({record["prompt_id"] for record in records})
+    draws = len(set(map(_unit, records)))
 
     def of_each(times: Callable[[Record], Sequence[float]]) -> ev.Distribution:
-        return distribution([value for record in records for value in times(record)], prompts)
+        return distribution([value for record in records for value in times(record)], draws, confidence)
 
     return ev.Arm(
         latency=of_each(lambda record: [record["latency_ms"]]),
@@ -93,9 +100,13 @@ def summarise_arm(
             goodput=goodput(records, seconds, limits or {}),
         ),
         memory=memory,
-        acceptance=summarise_acceptance(rounds, num_draft_tokens)
-        if num_draft_tokens and rounds
-        else counted_acceptance(records),
+        acceptance=with_intervals(
+            summarise_acceptance(rounds, num_draft_tokens)
+            if num_draft_tokens and rounds
+            else counted_acceptance(records),
+            records,
+            confidence,
+        ),
         time_split_ms=time_split(records),
         energy=energy,
     )
@@ -176,7 +187,8 @@ def cells_of(records: Sequence[Record]) -> list[dict[str, Record]]:
 
 
 def _effect(cells: Sequence[dict[str, Record]], confidence: float) -> ev.Effect:
-    units = _units(cells)
+    units = [_unit(cell["B"]) for cell in cells]
+    draws = len(set(units))
 
     def ratio(of: Callable[[dict[str, Record]], float | None]) -> tuple[ev.Interval, str]:
         found = [(value, unit) for cell, unit in zip(cells, units, strict=True) if (value := of(cell)) is not None]
@@ -193,9 +205,9 @@ def _effect(cells: Sequence[dict[str, Record]], confidence: float) -> ev.Effect:
 
     speedup, method = ratio(lambda cell: math.log(_before(cell) / cell["B"]["latency_ms"]))
     p95_before = _quantile(
-        [cell[block]["latency_ms"] for cell in cells for block in ("A1", "A2")], 0.95, _prompts(cells)
+        [cell[block]["latency_ms"] for cell in cells for block in ("A1", "A2")], 0.95, draws, confidence
     )
-    p95_after = _quantile([cell["B"]["latency_ms"] for cell in cells], 0.95, _prompts(cells))
+    p95_after = _quantile([cell["B"]["latency_ms"] for cell in cells], 0.95, draws, confidence)
     after = sum(cell["B"]["latency_ms"] for cell in cells)
     return ev.Effect(
         n=_prompts(cells),
@@ -219,9 +231,9 @@ def _is_open(cells: Sequence[dict[str, Record]]) -> bool:
     return any(cell["B"].get("arrived_ms") is not None for cell in cells)
 
 
-def _units(cells: Sequence[dict[str, Record]]) -> list[str]:
-    """Return what each pair belongs to of the things that were drawn independently."""
-    return [str(cell["B"]["group"]) if _is_open([cell]) else cell["B"]["prompt_id"] for cell in cells]
+def _unit(record: Record) -> str:
+    """Return what a request belongs to of the things that were drawn independently: its prompt, or its block of arrivals."""
+    return str(record["prompt_id"] if record.get("arrived_ms") is None else record["group"])
 
 
 def _prompts(cells: Sequence[dict[str, Record]]) -> int:
@@ -231,7 +243,7 @@ def _prompts(cells: Sequence[dict[str, Record]]) -> int:
 def _p95_interval(cells: Sequence[dict[str, Record]], confidence: float) -> ev.Interval:
     after = [[cell["B"]["latency_ms"]] for cell in cells]
     before = [[cell["A1"]["latency_ms"], cell["A2"]["latency_ms"]] for cell in cells]
-    return _interval(quantile_ratio(after, before, _units(cells), 0.95, confidence, seed=0))
+    return _interval(quantile_ratio(after, before, [_unit(cell["B"]) for cell in cells], 0.95, confidence, seed=0))
 
 
 def _ratio(values: Sequence[float], clusters: Sequence[str], confidence: float) -> tuple[ev.Interval, str]:
@@ -241,8 +253,8 @@ def _ratio(values: Sequence[float], clusters: Sequence[str], confidence: float) 
     return _interval(result.interval), result.method
 
 
-def _quantile(values: Sequence[float], quantile: float, num_draws: int | None) -> Interval:
-    return quantile_interval(values, quantile, num_draws=num_draws) if values else Interval(None, None, None)
+def _quantile(values: Sequence[float], quantile: float, num_draws: int | None, confidence: float) -> Interval:
+    return quantile_interval(values, quantile, confidence, num_draws) if values else Interval(None, None, None)
 
 
 def _interval(value: Interval) -> ev.Interval:

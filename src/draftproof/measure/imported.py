@@ -14,10 +14,12 @@ from typing import Any
 from draftproof.engines.http.dialects import look
 from draftproof.errors import InputError
 from draftproof.evidence import Acceptance, Arm, Distribution, Interval, Memory, Throughput
+from draftproof.stats.quantile import min_sample_size
 
 DISTRIBUTIONS = ("latency", "ttft", "itl", "icl", "tpot")
 # one value for each request; of the others a file has to say how many it has
 OF_A_REQUEST = ("latency", "ttft", "tpot")
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 TO_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3}
 NOT_IN_FILE = "the load generator's file says nothing of it"
 
@@ -253,10 +255,13 @@ class _Reader:
         if n is None and name in OF_A_REQUEST:
             n = requests
         known = any(value is not None for value in values.values())
+        for key, quantile in QUANTILES.items():
+            if requests < min_sample_size(quantile, 0.95):
+                values[key] = None
         return Distribution(
             n=int(n or 0) if known else 0,
             mean=values["mean"],
-            **{key: Interval(estimate=values[key], low=None, high=None) for key in ("p50", "p95", "p99")},
+            **{key: Interval(estimate=values[key], low=None, high=None) for key in QUANTILES},
             max=values["max"],
             prompts=requests if known else 0,
         )
@@ -318,7 +323,7 @@ class _Reader:
 def _missing(arm: Arm) -> Iterator[str]:
     for name in DISTRIBUTIONS:
         found: Distribution = getattr(arm, name)
-        lacks = [key for key in ("p50", "p95", "p99") if getattr(found, key).estimate is None]
+        lacks = [key for key in QUANTILES if getattr(found, key).estimate is None]
         if found.mean is None and len(lacks) == 3:
             yield name
         else:

@@ -29,7 +29,7 @@ MAX_OTHER_CORES = 0.25
 MAX_STEAL_SHARE = 0.02
 MAX_SWITCHES_PER_S = 50.0
 MIN_FREQUENCY_RATIO = 0.95
-GROUP = ("repeat", "concurrency", "block")
+GROUP = ("repeat", "concurrency", "group", "block")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def summarise_noise(records: Sequence[Mapping[str, Any]], num_cores: int) -> ev.
     """
     blocks = [
         first["noise"]
-        for _, group in groupby(records, key=lambda record: tuple(record[key] for key in GROUP))
+        for _, group in groupby(records, key=lambda record: tuple(record.get(key) for key in GROUP))
         if (first := next(group)).get("noise")
     ]
     if not blocks:

@@ -44,9 +44,9 @@ def interleave(
     Parameters
     ----------
     skip : set of (prompt id, repeat, concurrency)
-        Already recorded; a group is run again unless all of it is.
+        Recorded in all three blocks; a group is run again unless all of it is.
     save : callable
-        Gets each record once its whole group has run, so that a stored group is always complete.
+        Gets each record when its block has run.
     advance : callable
         Gets the number of prompts that were finished.
     arrival : Arrival or None
@@ -60,7 +60,6 @@ def interleave(
         if not all((prompt.id, repeat, concurrency) in skip for prompt in group):
             chats = [as_chat(prompt) for prompt in group]
             at = arrival.times_ms(repeat, number, len(group)) if arrival else [0.0] * len(group)
-            records: list[dict[str, Any]] = []
             for block, speculate in BLOCKS:
                 if gauge:
                     gauge.start()
@@ -74,21 +73,19 @@ def interleave(
                 seconds = (engine.now_ms() - began) / 1e3
                 noise = between(before, read_host())
                 reading = gauge.stop() if gauge else Reading()
-                records.extend(
-                    {
-                        **record(prompt, completion, block, repeat, concurrency, seconds / len(group)),
-                        "group": number,
-                        "arrived_ms": at[index] if arrival else None,
-                        "idle_seconds": idle_ms / 1e3 / len(group),
-                        "peak_bytes": reading.peak_bytes,
-                        "joules": None if reading.joules is None else reading.joules / len(group),
-                        "noise": noise,
-                    }
-                    for index, (prompt, completion) in enumerate(zip(group, completions, strict=True))
-                )
-            for item in records:
-                if (item["prompt_id"], repeat, concurrency) not in skip:
-                    save(item)
+                for index, (prompt, completion) in enumerate(zip(group, completions, strict=True)):
+                    if (prompt.id, repeat, concurrency) not in skip:
+                        save(
+                            {
+                                **record(prompt, completion, block, repeat, concurrency, seconds / len(group)),
+                                "group": number,
+                                "arrived_ms": at[index] if arrival else None,
+                                "idle_seconds": idle_ms / 1e3 / len(group),
+                                "peak_bytes": reading.peak_bytes,
+                                "joules": None if reading.joules is None else reading.joules / len(group),
+                                "noise": noise,
+                            }
+                        )
         advance(len(group))
 
 

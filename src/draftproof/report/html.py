@@ -14,7 +14,7 @@ _TIMES = (
     ("ttft", "time to first token"),
     ("itl", "inter-token latency: the gap before a chunk, shared among the tokens in it"),
     ("icl", "inter-chunk latency: the gap between chunks, however many tokens each holds"),
-    ("tpot", "time per output token: (latency − ttft) / (tokens − 1)"),
+    ("tpot", "time per output token: (latency − ttft) / (tokens − those of the first chunk)"),
 )
 
 

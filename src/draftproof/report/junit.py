@@ -1,13 +1,20 @@
-"""JUnit XML for continuous integration: one test case per criterion and per check of the output. Judges nothing."""
+"""JUnit XML for continuous integration: a test case per criterion, check of the output and part of the workload. Judges nothing."""
 
 from typing import Literal
 from xml.etree import ElementTree
 
-from draftproof.evidence import Evidence, Outcome
-from draftproof.report.words import NOT_MEASURED, clean
+from draftproof.evidence import Evidence, Outcome, VerdictName
+from draftproof.report.words import NOT_MEASURED, clean, parts_of, ratio_span
 
 _Result = Literal["pass", "miss", "not estimable"]
 _RESULTS: dict[Outcome, _Result] = {"PASS": "pass", "FAIL": "miss", "INCONCLUSIVE": "not estimable"}
+# a part of the workload for which speculation does not pay breaks no build
+_PART_RESULTS: dict[VerdictName, _Result] = {
+    "ADOPT": "pass",
+    "KEEP_TARGET_ONLY": "not estimable",
+    "INCONCLUSIVE": "not estimable",
+    "ROLL_BACK": "miss",
+}
 
 
 def render_junit(evidence: Evidence) -> str:
@@ -15,9 +22,10 @@ def render_junit(evidence: Evidence) -> str:
     The evidence as one JUnit test suite.
 
     A criterion that is missed is a failure; one that could not be judged is skipped. The same for the greedy check,
-    the sampled check and each control.
+    the sampled check and each control. Of the parts of the workload, those for which the verdict is not ADOPT are skipped, with
+    that verdict.
     """
-    cases = [*_criteria(evidence), *_checks(evidence)]
+    cases = [*_criteria(evidence), *_checks(evidence), *_parts(evidence)]
     count = [result for _, _, result, _ in cases].count
     totals = {
         "name": evidence.study.name,
@@ -72,4 +80,12 @@ def _checks(evidence: Evidence) -> list[tuple[str, str, _Result, str]]:
     for control in [] if equivalence is None else equivalence.controls:
         detail = f"{control.kind}, {'flagged' if control.flagged else 'not flagged'}: {control.detail}"
         cases.append(("control", control.name, "pass" if control.behaved else "miss", detail))
+    return cases
+
+
+def _parts(evidence: Evidence) -> list[tuple[str, str, _Result, str]]:
+    cases: list[tuple[str, str, _Result, str]] = []
+    for name, verdict, effect in parts_of(evidence.decision, evidence.comparison):
+        speedup = NOT_MEASURED if effect is None else f"{ratio_span(effect.speedup)}, {effect.n} prompts"
+        cases.append(("part", name, _PART_RESULTS[verdict], f"{verdict}: speed-up {speedup}"))
     return cases

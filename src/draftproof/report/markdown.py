@@ -25,6 +25,7 @@ def render_markdown(evidence: Evidence) -> str:
     parts = [
         _heading(decision.verdict, evidence.study.name),
         words.VERDICT_MEANINGS[decision.verdict],
+        _text(words.not_everywhere(decision) or ""),
         "" if decision.registered else f"> {words.UNREGISTERED}",
         _list(decision.reasons),
         _matrix(decision),

@@ -25,7 +25,7 @@ from draftproof.evidence import (
     Prediction,
     SampledResult,
 )
-from draftproof.report.words import clean, known
+from draftproof.report.words import NOT_ESTIMABLE, clean, known
 
 TARGET_COLOUR = "#4c5f7a"
 SPECULATIVE_COLOUR = "#c2571a"
@@ -74,8 +74,13 @@ def quantile_plot(arms: Arms) -> str | None:
         return None
     axes.set(xlim=(-0.5, 2.5), ylabel="latency (ms)")
     axes.set_ylim(bottom=0)
-    axes.set_xticks([0, 1, 2], ["p50", "p95", "p99"])
-    axes.legend(frameon=False)
+    latencies = [arm.latency for arm in (arms.target_only, arms.speculative) if arm is not None]
+    names = [
+        name if any(known(getattr(latency, name).estimate) for latency in latencies) else f"{name}\n{NOT_ESTIMABLE}"
+        for name in ("p50", "p95", "p99")
+    ]
+    axes.set_xticks([0, 1, 2], names)
+    figure.legend(frameon=False, loc="outside upper center", ncols=2)
     return _svg(figure, "quantiles")
 
 
@@ -215,7 +220,7 @@ def gap_plot(judged: GreedyTriage) -> str | None:
     axes.bar(range(len(edges)), [count for _, count in judged.gap_histogram], width=0.8, color=SPECULATIVE_COLOUR)
     within = sum(edge is not None and edge <= judged.tau for edge in edges)
     axes.axvline(within - 0.5, color="black", linestyle="--", linewidth=1, label=f"tau = {judged.tau:.3g}")
-    axes.set_xticks(range(len(edges)), labels)
+    axes.set_xticks(range(len(edges)), labels, rotation=30, ha="right")
     axes.set(xlabel="gap (logits)", ylabel="differences")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
@@ -258,8 +263,8 @@ def score_plot(sampled: SampledResult) -> str | None:
     for side in (-limit, limit):
         axes.axvline(side, color="black", linestyle="--", linewidth=1)
     axes.set_yticks(range(len(places)), [_short(name) for name in places])
-    axes.set(xlabel="standard deviations from what the target's law says; a test rejects beyond the lines")
-    axes.legend(frameon=False, fontsize="small")
+    axes.set(xlabel="standard deviations; a test rejects beyond the lines")
+    figure.legend(frameon=False, fontsize="small", loc="outside upper center", ncols=2)
     return _svg(figure, "scores")
 
 
@@ -269,7 +274,8 @@ def _short(name: str) -> str:
 
 
 def _canvas(height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
+    # narrow, so that its text is not too small where a page is
+    figure = Figure(figsize=(5.2, height), layout="constrained", facecolor="white")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes

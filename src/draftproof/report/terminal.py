@@ -81,6 +81,8 @@ def _verdict(evidence: Evidence) -> Panel:
     style = _VERDICT_STYLES[verdict]
     body = Text(verdict, style=f"bold {style}")
     body.append(f"\n{words.VERDICT_MEANINGS[verdict]}", style="default not bold")
+    if (parts := words.not_everywhere(evidence.decision)) is not None:
+        body.append(f"\n{words.clean(parts)}", style="default not bold")
     return Panel(body, title=text(evidence.study.name), title_align="left", border_style=style)
 
 
@@ -134,8 +136,12 @@ def arm_rows(arm: Arm, absent: str) -> dict[str, str]:
         "peak memory": words.size(arm.memory.peak_rss),
         "energy per token": words.amount(None if arm.energy is None else arm.energy.joules_per_token, "J"),
         "acceptance rate": absent if acceptance is None else words.percent(acceptance.rate),
-        "accepted per round": absent if acceptance is None else words.number(acceptance.accepted_per_round),
-        "tokens per round": absent if acceptance is None else words.number(acceptance.emitted_per_round),
+        "accepted per round": absent
+        if acceptance is None
+        else words.per_round(acceptance.accepted_per_round, acceptance.accepted_per_round_interval),
+        "emitted per round": absent
+        if acceptance is None
+        else words.per_round(acceptance.emitted_per_round, acceptance.emitted_per_round_interval),
     }
 
 

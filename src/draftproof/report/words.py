@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from draftproof.evidence import (
+    Comparison,
+    Decision,
+    Effect,
     Equivalence,
     Goodput,
     GreedyResult,
@@ -24,6 +27,9 @@ NOT_MEASURED = "not measured"
 NOT_ESTIMABLE = "not estimable"
 AGREEMENT = 0.1
 """How far the cost model and the measured speed-up may be apart, as a share of the prediction."""
+
+MOST_NAMED = 6
+"""Parts of a workload that the head of a report names for one verdict."""
 
 VERDICT_MEANINGS: Mapping[VerdictName, str] = {
     "ADOPT": (
@@ -109,7 +115,9 @@ def smallest_seen(deviation: SmallestDeviation | None) -> str:
 
 def times(ratio: float | None) -> str:
     """A ratio: ``1.234x``."""
-    return f"{ratio:.3f}x" if known(ratio) else NOT_ESTIMABLE
+    if not known(ratio):
+        return NOT_ESTIMABLE
+    return f"{ratio:.3f}x" if ratio < 1e4 else f"{ratio:.3g}x"
 
 
 def percent(share: float | None) -> str:
@@ -143,6 +151,40 @@ def span(interval: Interval) -> str:
 def ratio_span(interval: Interval) -> str:
     """Like ``span``, for ratios."""
     return _span(interval, times)
+
+
+def per_round(value: float | None, interval: Interval | None) -> str:
+    """Tokens per round with their interval, where one was recorded."""
+    return number(value) if interval is None else span(interval)
+
+
+def parts_of(decision: Decision, comparison: Comparison | None) -> list[tuple[str, VerdictName, Effect | None]]:
+    """Return name, verdict and effect of each part that was judged: categories, or where several loads were run, cells."""
+    if len(decision.by_concurrency) < 2:
+        effects = {} if comparison is None else comparison.by_category
+        return [(name, verdict, effects.get(name)) for name, verdict in decision.by_category.items()]
+    cells = {} if comparison is None else comparison.by_cell
+    return [
+        (f"{name} at {level}", verdict, cells.get(name, {}).get(level))
+        for name, verdicts in decision.by_cell.items()
+        for level, verdict in verdicts.items()
+    ]
+
+
+def not_everywhere(decision: Decision) -> str | None:
+    """Say which verdict holds for which part of the workload; None where one holds for all."""
+    names: dict[VerdictName, list[str]] = {verdict: [] for verdict in VERDICT_MEANINGS}
+    for name, verdict, _ in parts_of(decision, None):
+        names[verdict].append(name)
+    found = {verdict: mine for verdict, mine in names.items() if mine}
+    if len(found) < 2:
+        return None
+    said = [
+        f"{verdict} for {', '.join(mine[:MOST_NAMED])}{f' and {len(mine) - MOST_NAMED} more' if len(mine) > MOST_NAMED else ''}"
+        for verdict, mine in found.items()
+    ]
+    loads = " (requests at a time)" if len(decision.by_concurrency) > 1 else ""
+    return f"Not the same everywhere{loads}: {'; '.join(said)}."
 
 
 def _span(interval: Interval, word: Callable[[float | None], str]) -> str:

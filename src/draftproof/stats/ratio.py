@@ -120,16 +120,25 @@ def paired_log_ratio(log_ratios: ArrayLike, confidence: float, seed: int) -> Rat
         low, high = float(sample.mean()) - half_width, float(sample.mean()) + half_width
     else:
         method = METHOD_BOOTSTRAP
-        expanded = float(norm.sf(np.sqrt(n / (n - 1)) * student_t.isf(tail, n - 1)))
-        limits = np.quantile(_resampled_means(sample, seed), [expanded, 1.0 - expanded])
+        expanded = expanded_tail(tail, n)
+        limits = np.quantile(resampled_means(sample, seed), [expanded, 1.0 - expanded])
         low, high = float(limits[0]), float(limits[1])
     return RatioEstimate(
         interval=Interval(estimate=estimate, low=float(np.exp(low)), high=float(np.exp(high))), n=n, method=method
     )
 
 
-def _resampled_means(sample: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return the means of ``NUM_RESAMPLES`` draws with replacement, each of the size of the sample."""
+def expanded_tail(tail: float, n: int) -> float:
+    """Return the share to cut off on each side of a bootstrap over ``n`` units, less than ``tail`` for few of them."""
+    return float(norm.sf(np.sqrt(n / (n - 1)) * student_t.isf(tail, n - 1)))
+
+
+def resampled_means(sample: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """
+    Return the means of ``NUM_RESAMPLES`` draws with replacement, each of the size of the sample.
+
+    Samples of one size draw the same units with the same seed.
+    """
     generator = np.random.default_rng(seed)
     means = np.empty(NUM_RESAMPLES)
     block = max(1, _RESAMPLE_BLOCK // sample.size)

@@ -7,6 +7,9 @@ from draftproof.engines.base import Capabilities
 from draftproof.environment import describe_environment, facts_of
 from draftproof.study.plan import Plan
 
+INTERLEAVED = "target-only, speculative, target-only, of the same prompts, one after the other"
+IN_TURNS = "target-only, speculative, target-only, each of all prompts before the next"
+
 
 def conditions(plan: Plan, capabilities: Capabilities, out: Path) -> dict[str, Any]:
     """
@@ -26,7 +29,7 @@ def conditions(plan: Plan, capabilities: Capabilities, out: Path) -> dict[str, A
             "threads": runtime.get("threads"),
             "pass_shapes": (details.get("shape_class") or {}).get("shapes"),
             "synchronisation": runtime.get("synchronisation"),
-            "blocks": "target-only, speculative, target-only, of the same prompts, one after the other",
+            "blocks": IN_TURNS if plan.engine.launch and not plan.engine.launch.together else INTERLEAVED,
             "warmup_requests": plan.measure.warmup_requests,
             "repeats": plan.measure.repeats,
             "concurrency": list(plan.workload.concurrency),

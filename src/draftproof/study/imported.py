@@ -104,7 +104,7 @@ def _check(plain: Imported, drafting: Imported) -> list[dict[str, str]]:
 
 def _missing(plain: Imported, drafting: Imported) -> list[str]:
     return [
-        f"The {name} file lacks {', '.join(run.missing)}."
+        f"The {name} file lacks, or has of too few requests: {', '.join(run.missing)}."
         for name, run in (("target-only", plain), ("speculative", drafting))
     ] + (["The speculative file has no counts of drafted tokens."] if drafting.arm.acceptance is None else [])
 

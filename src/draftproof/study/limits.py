@@ -34,7 +34,8 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
     for name, arm in (("target-only", arms.target_only), ("speculative", arms.speculative)) if arms else ():
         missing = [key for key in ("p95", "p99") if arm and getattr(arm.latency, key).estimate is None]
         if arm and missing:
-            requests = f"{arm.latency.n} requests of the {name} arm ({arm.latency.prompts} prompts)"
+            draws = f"{arm.latency.prompts} {'prompts' if plan.workload.arrival is None else 'blocks of arrivals'}"
+            requests = f"{arm.latency.n} requests of the {name} arm ({draws})"
             said.append(
                 f"{' and '.join(missing)} latency {'are' if len(missing) > 1 else 'is'} not estimable from the {requests}."
             )

@@ -89,7 +89,7 @@ def hash_of_prompts(prompts: Sequence[WorkloadPrompt]) -> str:
     return digest_of([asdict(prompt) for prompt in prompts])
 
 
-def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
+def write_lock(study: Study, out: Path, loaded: dict[str, Any], source: str | None = None) -> None:
     """
     Store the lock, or append to it how this start of the study resolved what the plan left open.
 
@@ -97,6 +97,8 @@ def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
     ----------
     loaded : dict
         Threads, context limit, the engine's capabilities.
+    source : str or None
+        The study file as it was read: kept as ``study.toml``, to be read and run again; what was locked is in the lock.
 
     Raises
     ------
@@ -118,6 +120,8 @@ def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lock["loaded"] = [*lock["loaded"], {**loaded, "at": now}]
     write_whole(path, json.dumps(lock, indent=2) + "\n")
+    if source is not None:
+        write_whole(out / "study.toml", source)
 
 
 def _leaves(value: Any, name: str = "") -> dict[str, Any]:

@@ -36,9 +36,22 @@ from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
 
 
-def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tuple[ev.Evidence, list[dict[str, Any]]]:
+def run_study(
+    plan: Plan, out: Path, *, resume: bool, progress: Progress, source: str | None = None
+) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     """
     Run a study and write ``evidence.json``.
+
+    Parameters
+    ----------
+    plan : Plan
+    out : Path
+        Folder for everything that is stored.
+    resume : bool
+        Go on with what is in the folder.
+    progress : Progress
+    source : str or None
+        The study file as it was read, which is kept beside the lock.
 
     Returns
     -------
@@ -51,11 +64,17 @@ def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tup
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
     with alone(out), ExitStack() as opened:
-        return _run(plan, prompts, out, resume, progress, opened)
+        return _run(plan, prompts, out, resume, progress, source, opened)
 
 
 def _run(
-    plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress, opened: ExitStack
+    plan: Plan,
+    prompts: Sequence[WorkloadPrompt],
+    out: Path,
+    resume: bool,
+    progress: Progress,
+    source: str | None,
+    opened: ExitStack,
 ) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     study = open_study(plan, prompts, out, resume)
     complete = out / "evidence.json"
@@ -82,7 +101,7 @@ def _run(
         "machine": lasting(environment),
         "registration": registered(engine, plan, check),
     }
-    write_lock(study, out, loaded)
+    write_lock(study, out, loaded, source)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     findings = [
         {"finding": "claim of the engine", "result": capabilities.claim, "why": capabilities.claim_basis},
@@ -126,11 +145,11 @@ def _run(
 
     equivalence = judge_output(engine, plan, usable, encoded, None if stopped else check, progress)
 
-    parts = engine.memory()
+    parts, drafted = engine.memory(), plan.speculation.num_speculative_tokens
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))
-    comparison = with_prediction(comparison, usable, plan.speculation.num_speculative_tokens, plan.policy.confidence)
+    comparison = with_prediction(comparison, usable, drafted, plan.policy.confidence)
     goodput_limits = plan.measure.goodput.model_dump(exclude_none=True)
-    arms = summarise_arms(usable, parts, plan.speculation.num_speculative_tokens, gauge, goodput_limits)
+    arms = summarise_arms(usable, parts, drafted, gauge, goodput_limits, plan.policy.confidence)
     decision = decide(arms=arms, equivalence=equivalence, comparison=comparison, policy=plan.policy, stopped=stopped)
     evidence = ev.Evidence(
         draftproof_version=__version__,

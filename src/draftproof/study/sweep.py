@@ -16,13 +16,13 @@ from draftproof import evidence as ev
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.native import Engine
 from draftproof.engines.scripted import ScriptedEngine
-from draftproof.environment import describe_environment
 from draftproof.measure.compare import cells_of, compare_arms, summarise_acceptance
 from draftproof.measure.run import Advance, as_chat, interleave
 from draftproof.request import SamplingParams
 from draftproof.stats.interval import Interval
 from draftproof.stats.racing import confidence_of_each, hopeless, looks
 from draftproof.study.arms import Arm, SweepPlan, arms_of
+from draftproof.study.conditions import conditions
 from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.progress import Progress
 from draftproof.study.records import appending, groups_of, read_records
@@ -34,9 +34,13 @@ from draftproof.workload.prompts import WorkloadPrompt
 Records = list[dict[str, Any]]
 
 
-def run_sweep(plan: SweepPlan, out: Path, *, resume: bool, progress: Progress) -> SweepResult:
+def run_sweep(
+    plan: SweepPlan, out: Path, *, resume: bool, progress: Progress, source: str | None = None
+) -> SweepResult:
     """
     Run a sweep and write ``sweep.json``; every measured group is appended to the arm's own ``.jsonl`` as it comes.
+
+    ``source``, the study file as it was read, is kept beside the lock.
 
     Raises
     ------
@@ -47,11 +51,11 @@ def run_sweep(plan: SweepPlan, out: Path, *, resume: bool, progress: Progress) -
     # a set often lies category by category, and the first look must be at a sample of all
     random.Random(plan.workload.seed).shuffle(prompts)
     with alone(out):
-        return _sweep(plan, prompts, out, resume, progress)
+        return _sweep(plan, prompts, out, resume, progress, source)
 
 
 def _sweep(
-    plan: SweepPlan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress
+    plan: SweepPlan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress, source: str | None
 ) -> SweepResult:
     study = open_study(plan, prompts, out, resume)
     complete = out / "sweep.json"
@@ -70,7 +74,7 @@ def _sweep(
             arm.name: {"claim": one.claim, "max_len": one.max_len} for arm, one in zip(arms, details, strict=True)
         },
     }
-    write_lock(study, out, loaded)
+    write_lock(study, out, loaded, source)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     advance = progress.start("warm-up", plan.measure.warmup_requests * len(arms))
     for engine in engines:
@@ -91,7 +95,7 @@ def _sweep(
     result = SweepResult(
         draftproof_version=__version__,
         study=study,
-        environment={**describe_environment(), "engine": details[0].details},
+        environment=conditions(plan, details[0], out),
         rule=rule(plan, len(arms), len(prompts)),
         arms=swept,
         recommended=[recommend([item for item in swept if item.batch == batch], arms) for batch in plan.sweep.batch],
