@@ -42,7 +42,8 @@ def alternate(
             completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
             seconds = (engine.now_ms() - began) / 1e3 / len(group)
             for prompt, completion in zip(group, completions, strict=True):
-                records.append(record(prompt, completion, block, repeat, concurrency, seconds))
+                item = record(prompt, completion, block, repeat, concurrency, seconds)
+                records.append(item | {"max_tokens": params.max_tokens})
             if block == BLOCKS[-1][0]:
                 advance(len(group))
     for item in records:
