@@ -31,7 +31,7 @@ SPECULATION: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    draft = noisy_copy(tiny_llama(), 0.02)
+    draft = noisy_copy(tiny_llama(), 0.3)
     words, others = numbered_words(), other_words()
     others.chat_template = words.chat_template
     for name, model, tokenizer in (
@@ -59,6 +59,7 @@ def make_plan(models: Path, folder: Path, proposer: str, **tables: Any) -> Plan:
         "engine": {"kind": "hf", "target": str(models / "target"), "dtype": "float64", "max_len": 128},
         "speculation": speculation,
         "workload": {"prompts": str(path), "max_tokens": TOKENS},
+        "sampling": {"ignore_eos": True},
         "sampled": {"enabled": False},
         "policy": {"min_claim": "up_to_ties", "require_sampled": False},
         **tables,
@@ -86,7 +87,8 @@ def test_every_way_of_drafting_is_studied_and_what_it_accepts_is_counted(
     assert acceptance.drafted_rounds and acceptance.proposed and acceptance.accepted is not None
     assert acceptance.rate is not None and 0 <= acceptance.rate <= 1
     chunks = [len(record["chunks"]) for record in records if record["block"] == "B"]
-    assert acceptance.accepted == COUNT * TOKENS - sum(chunks)
+    # each round has one token of the target's own, but for a last one that has no room for it
+    assert 0 <= acceptance.accepted - (COUNT * TOKENS - sum(chunks)) <= COUNT
     assert any("Acceptance is what the target's passes show" in limit for limit in evidence.limits)
 
 
@@ -134,3 +136,20 @@ def test_three_tokens_for_two_are_a_stop_rule_fault_of_that_engine(
         assert found.note == "transformers gave 3 tokens, speculative, where 2 were asked for"
     verified = verify_study(two(models, tmp_path), tmp_path / "check", resume=False, progress=Silent())
     assert verified.outcome == "FAIL" and "defect: stop rule" in verified.reasons[0]
+
+
+def test_sampling_across_tokenizers_is_not_the_target_s_law_in_the_installed_version(
+    models: Path, tmp_path: Path
+) -> None:
+    """
+    It puts the draft's rows into the order of its vocabulary, which is any, and reads them in the order of their ids: a drafted token
+    is accepted by the probability of another one. Greedy output is the target's all the same.
+    """
+    sampled = {
+        "cells": "ranks", "prompt": ["w05 w09 w11", "w07 w03 w04 w06"], "sequences": 160, "control_sequences": 50, "tokens": 4,
+        "delta": 0.3, "delta_stratum": 0.5,
+    }  # fmt: skip
+    plan = make_plan(models, tmp_path, "cross-tokenizer", sampled=sampled, policy={"min_claim": "up_to_ties"})
+    found = verify_study(plan, tmp_path / "out", resume=False, progress=Silent())
+    assert found.outcome == "FAIL" and found.equivalence.sampled is not None and found.equivalence.greedy is not None
+    assert (found.equivalence.sampled.outcome, found.equivalence.greedy.outcome) == ("FAIL", "PASS")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, GenerationConfig, PreTrainedTokenizerBase
 
 from draftproof.errors import ModelError
 
@@ -148,7 +148,7 @@ def fixed_length(num_speculative_tokens: int) -> GenerationConfig:
     return config
 
 
-def with_own_modules(model: PreTrainedModel) -> PreTrainedModel:
+def with_own_modules(model: Any) -> Any:
     """Return a model of its own modules on the same weights, so that others may be put into it."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 

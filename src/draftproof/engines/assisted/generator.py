@@ -59,7 +59,7 @@ class Generator:
         exit_layer: int | None,
     ) -> None:
         self.model = _twin(model, num_speculative_tokens)
-        self.draft = None if draft is None else _twin(draft, num_speculative_tokens)
+        self.draft: Any = None if draft is None else _twin(draft, num_speculative_tokens)
         self.way = way_of(draft, draft_tokenizer, exit_layer)
         self.drafter = self._sampling = Drafter(
             num_speculative_tokens=num_speculative_tokens,
