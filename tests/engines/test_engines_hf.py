@@ -92,7 +92,9 @@ def test_prompt_lookup_really_speculates_and_does_not_report_rounds() -> None:
     sizes = [chunk.num_tokens for chunk in speculative.chunks]
     assert min(sizes) == 1 < max(sizes) <= K + 1
     for completion in (plain, speculative):
-        assert completion.rounds == () and completion.speculation is None and completion.logprobs is None
+        assert completion.rounds == () and completion.logprobs is None
+    assert plain.speculation is None and speculative.speculation is not None
+    assert speculative.speculation.num_accepted_draft_tokens == LENGTH - len(sizes)
 
 
 def test_the_two_settings_of_prompt_lookup_reach_it() -> None:

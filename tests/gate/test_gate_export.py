@@ -15,11 +15,12 @@ from draftproof.errors import InputError, RefusedError
 from draftproof.gate.commands import Parallel, server_of
 from draftproof.gate.export import TARGETS, Approved, export
 from draftproof.gate.rung import Rung
+from support.other_words import other_words, translated
+from support.toy_engines import noisy_copy, numbered_words
 from support.toy_models import tiny_llama
-from support.toy_tokenizers import spelt_words
 
 GGUF = {"engine": {"target": "a/target.gguf"}, "speculation": {"draft": "a/draft.gguf"}}
-PROMPT = "w1 w2 w3 w1 w2"
+PROMPT = "w11 w12 w13 w11 w12"
 LAUNCH = [
     "vllm",
     "serve",
@@ -110,8 +111,14 @@ def run(text: str, folder: Path, **variables: str) -> list[str]:
         pytest.param(
             "llamacpp",
             approved(engine={"target": "a/t.gguf"}, speculation=LOOKUP),
-            "--spec-type ngram-simple --spec-draft-n-max 5",
+            "--spec-type ngram-simple --spec-draft-n-max 5 --spec-ngram-simple-size-n 4 --spec-ngram-simple-size-m 5",
             id="llamacpp-lookup",
+        ),
+        pytest.param(
+            "llamacpp",
+            approved(engine={"target": "a/t.gguf"}, speculation=LOOKUP | {"num_speculative_tokens": 2}),
+            "--spec-ngram-simple-size-n 2 --spec-ngram-simple-size-m 2",
+            id="llamacpp-short-lookup",
         ),
     ],
 )
@@ -269,24 +276,49 @@ def test_a_command_tells_its_server(command: list[str], server: str) -> None:
     [
         pytest.param({"proposer": "prompt-lookup", "draft": None}, id="prompt-lookup"),
         pytest.param({"proposer": "draft-model"}, id="draft-model"),
+        pytest.param({"proposer": "cross-tokenizer"}, id="cross-tokenizer"),
         pytest.param({"proposer": "early-exit", "draft": None, "exit_layer": 1}, id="early-exit"),
     ],
 )
-def test_the_python_generates_the_targets_greedy_tokens(speculation: dict[str, Any], tmp_path: Path) -> None:
-    target, draft = (str(tmp_path / name) for name in ("t", "it's d"))
-    for seed, folder in enumerate((target, draft)):
-        tiny_llama(seed, torch.float32).save_pretrained(folder)
-        spelt_words(vocab=20).save_pretrained(folder)
+def test_the_python_generates_the_targets_greedy_tokens_by_the_approved_draft(
+    speculation: dict[str, Any], tmp_path: Path
+) -> None:
+    target, draft, k = str(tmp_path / "t"), str(tmp_path / "it's d"), 3
+    crosses = speculation["proposer"] == "cross-tokenizer"
+    model = tiny_llama(0, torch.float32)
+    helper = noisy_copy(model, 0.01)
+    for folder, one, tokenizer in (
+        (target, model, numbered_words()),
+        (draft, translated(helper) if crosses else helper, other_words() if crosses else numbered_words()),
+    ):
+        one.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     engine = {"kind": "hf", "target": target, "dtype": "float32"}
-    drafted = {"draft": draft} if speculation["proposer"] == "draft-model" else {}
-    text, _ = export("hf", approved(engine=engine, speculation=speculation | drafted), from_another_engine=True)
+    drafted = {"draft": draft} if speculation.get("draft", "") is not None else {}
+    text, _ = export("hf", approved(engine=engine, speculation=speculation | drafted | {"num_speculative_tokens": k}))
     module: dict[str, Any] = {}
     exec(compile(text, "exported", "exec"), module)
-    tokenizer = AutoTokenizer.from_pretrained(target)
+    passes: list[int] = []
+
+    def watch(one: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        # while an early exit drafts, the model has fewer layers
+        if one.config.num_hidden_layers == model.config.num_hidden_layers:
+            passes.append(kwargs["input_ids"].shape[1])
+
+    module["model"].register_forward_hook(watch, with_kwargs=True)
+    drafts: list[int] = []
+    if drafted:
+        assert module["draft"].name_or_path == draft
+        module["draft"].register_forward_hook(lambda *_: drafts.append(1))
     plain = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
-    inputs = tokenizer(PROMPT, return_tensors="pt")
+    inputs = AutoTokenizer.from_pretrained(target)(PROMPT, return_tensors="pt")
     wanted = plain.generate(**inputs, max_new_tokens=12, do_sample=False)
     assert module["generate"](PROMPT, max_new_tokens=12, do_sample=False).tolist() == wanted.tolist()
+    widths = [width for width in passes[1:] if width > 1]
+    assert max(widths) == k + 1
+    if drafted:
+        # nearly the target
+        assert len(passes) < 12 and len(drafts) >= len(passes)
 
 
 def test_every_target_has_a_row_of_the_documents_commands() -> None:

@@ -21,7 +21,8 @@ from draftproof.study.run import run_study
 from draftproof.study.verify import verify_study
 from support import fake_server
 from support.fake_server import serving
-from support.scripted import Silent, json_lines
+from support.processes import begin, interrupt_once
+from support.scripted import Silent, json_lines, toml
 from support.toy_engines import numbered_words
 
 COUNT = 6
@@ -213,6 +214,33 @@ def test_a_study_starts_its_servers_and_stops_them(tmp_path: Path, together: boo
     (tmp_path / "out" / "evidence.json").unlink()
     again, _ = run_study(plan, tmp_path / "out", resume=True, progress=Silent())
     assert again.comparison == evidence.comparison
+
+
+# a server that loads for ever
+LOADING = ("-c", "import time; time.sleep(600)", "{port}")
+
+
+@pytest.mark.parametrize("moment", ["while a server starts", "while they are asked"])
+def test_ctrl_c_ends_the_servers_of_a_study(tmp_path: Path, moment: str) -> None:
+    starts = moment == "while a server starts"
+    plain = [sys.executable, fake_server.__file__, "{port}", "gap_s=0.02"]
+    drafting = [sys.executable, *LOADING] if starts else [*plain, "speculates=true"]
+    launch = {"target_only": plain, "speculative": drafting, "ready_s": 60.0}
+    values = make_plan(tmp_path, {"launch": launch}).model_dump(exclude_unset=True)
+    path, out = tmp_path / "study.toml", tmp_path / "out"
+    path.write_text(toml(values), encoding="utf-8")
+    process = begin(path, out)
+    started: set[psutil.Process] = set()
+
+    def ready() -> bool:
+        started.update(psutil.Process(process.pid).children(recursive=True))
+        # each server and its supervisor
+        return len(started) >= 4 and (starts or (out / "requests.jsonl").exists())
+
+    code, said = interrupt_once(process, ready)
+    assert code == 130 and "Traceback" not in said
+    _, alive = psutil.wait_procs(started, timeout=30.0)
+    assert not alive
 
 
 def test_the_preflight_asks_the_servers_and_lets_them_go(tmp_path: Path) -> None:

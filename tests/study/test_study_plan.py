@@ -216,9 +216,9 @@ def test_what_means_something_to_the_engine_is_taken(kind: str, values: dict[str
             id="hf-sure-draft",
         ),
         pytest.param(
-            {"engine": {"kind": "hf"}, "speculation": {"proposer": "cross-tokenizer", "draft": "a"}},
-            "'cross-tokenizer' does not run on engine 'hf'; allowed: prompt-lookup, draft-model",
-            id="hf-cross-tokenizer",
+            {"engine": {"kind": "hf"}, "speculation": {"proposer": "server"}},
+            "'server' does not run on engine 'hf'; allowed: prompt-lookup, draft-model, cross-tokenizer, early-exit",
+            id="hf-server",
         ),
         pytest.param(
             {"engine": {"kind": "scripted"}, "speculation": {"proposer": "draft-model", "draft": "a"}},
@@ -255,10 +255,17 @@ def test_the_native_engine_takes_a_draft_model_the_coupled_rule_and_several_at_o
     assert plan.workload.concurrency == (4, 1)
 
 
-def test_transformers_takes_a_draft_model() -> None:
-    speculation = {"proposer": "draft-model", "draft": "a"}
+@pytest.mark.parametrize(
+    "speculation",
+    [
+        {"proposer": "draft-model", "draft": "a"},
+        {"proposer": "cross-tokenizer", "draft": "a"},
+        {"proposer": "early-exit", "exit_layer": 3},
+    ],
+)
+def test_transformers_takes_the_drafts_that_our_engine_takes(speculation: dict[str, Any]) -> None:
     plan = accepted({"engine": {"kind": "hf"}, "speculation": speculation, "policy": {"min_claim": "up_to_ties"}})
-    assert plan.speculation.draft == "a"
+    assert plan.speculation.model_dump(include=set(speculation)) == speculation
 
 
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:

@@ -1,19 +1,22 @@
-"""transformers' own `generate`, plain and assisted, as an engine: this module only asks, cuts and times."""
+"""
+transformers' own `generate`, plain and assisted, as an engine: this module only asks.
 
-import contextlib
-import copy
+How it drafts is `engines/assisted/drafting.py`, what is seen of a request `engines/assisted/watched.py`.
+"""
+
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from torch import Tensor
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from draftproof.decoding.stopping import StopRule
+from draftproof.engines.assisted.generator import Generator
+from draftproof.engines.assisted.replay import replay
+from draftproof.engines.assisted.watched import Watched
 from draftproof.engines.base import Capabilities, ControlArm, OnCompletion, WrapRule
 from draftproof.engines.load import hash_model, load_model, tokenizers_differ
 from draftproof.engines.prompts import (
@@ -27,17 +30,14 @@ from draftproof.engines.prompts import (
 from draftproof.engines.runtime import describe_runtime
 from draftproof.engines.teacher import teacher_forced_logits
 from draftproof.engines.widen import HALF, float32_copy
-from draftproof.errors import InputError, ModelError, NumericsError
-from draftproof.records import Chunk, Completion
-from draftproof.request import FinishReason, Prompt, SamplingParams
-
-# transformers leaves its constructor untyped
-REQUEST_CONFIG: Any = GenerationConfig
+from draftproof.errors import InputError, ModelError
+from draftproof.records import Completion
+from draftproof.request import Prompt, SamplingParams
 
 
 class HfEngine:
     """
-    A model run by ``model.generate``, one request at a time; the speculation is prompt lookup or a draft model.
+    A model run by ``model.generate``, one request at a time.
 
     Parameters
     ----------
@@ -46,21 +46,30 @@ class HfEngine:
         the EOS ids are used, so that no penalty or temperature that a model ships with reaches a request.
     tokenizer : PreTrainedTokenizerBase
     num_speculative_tokens : int, 1 or more
-        K, the most tokens proposed per round (``prompt_lookup_num_tokens``, ``num_assistant_tokens``).
+        K, the most tokens proposed per round (``prompt_lookup_num_tokens``, ``num_assistant_tokens``); with another tokenizer
+        they are the draft's.
     prompt_lookup_max : int, 1 or more
         Longest n-gram that is looked up (``max_matching_ngram_size``); the shortest is always 1.
     max_len : int, 2 or more
         Longest sequence in tokens, prompt included; at most the models' own limits less K.
     draft : PreTrainedModel or None
         Proposes K tokens every round (``assistant_model``), in place of prompt lookup; its token ids are the target's.
+    draft_tokenizer : PreTrainedTokenizerBase or None
+        The draft's, where it is not the target's (``assistant_tokenizer``).
+    exit_layer : int or None
+        Layers of the target that draft, in place of a draft model (``assistant_early_exit``).
 
     Raises
     ------
     InputError
         A value is out of its range.
+    ModelError
+        transformers would not draft so with these models.
 
     Notes
     -----
+    Drafted and accepted tokens are counted by the target's passes: what it read beyond the output, and what stayed of that.
+
     A seed fixes the tokens of each arm, not the same tokens in both: a block draws at each of its positions, also at
     those that are then rejected. Logits that are not finite, and a failure inside a pass, end their own request with
     ``finish_reason="error"``.
@@ -75,6 +84,8 @@ class HfEngine:
         prompt_lookup_max: int = 4,
         max_len: int = 2048,
         draft: PreTrainedModel | None = None,
+        draft_tokenizer: PreTrainedTokenizerBase | None = None,
+        exit_layer: int | None = None,
     ) -> None:
         for name, value, least in (
             ("num_speculative_tokens", num_speculative_tokens, 1),
@@ -89,17 +100,16 @@ class HfEngine:
         self.tokenizer = tokenizer
         self.num_speculative_tokens, self.prompt_lookup_max = num_speculative_tokens, prompt_lookup_max
         self._eos = eos_token_ids(model, tokenizer)
-        # generate fills what a request leaves open from the model's own config: so this twin, on the same weights, has
-        # a blank one
-        self._model = cast(Any, copy.copy(model))
-        self._model.generation_config = REQUEST_CONFIG()
-        self._draft = None if draft is None else cast(Any, copy.copy(draft))
-        if self._draft is not None:
-            self._draft.generation_config = REQUEST_CONFIG(
-                num_assistant_tokens=num_speculative_tokens,
-                num_assistant_tokens_schedule="constant",
-                assistant_confidence_threshold=0.0,
-            )
+        self._generator = Generator(
+            model,
+            tokenizer,
+            num_speculative_tokens=num_speculative_tokens,
+            prompt_lookup_max=prompt_lookup_max,
+            draft=draft,
+            draft_tokenizer=draft_tokenizer,
+            exit_layer=exit_layer,
+        )
+        self._model = self._generator.model
         self.model_files: dict[str, Any] = {"target": None, "drafts": None}  # not known of models in memory
         self.vocab_size = int(self._model.get_output_embeddings().weight.shape[0])
 
@@ -114,6 +124,8 @@ class HfEngine:
         device: str = "cpu",
         max_len: int = 2048,
         draft: str | None = None,
+        cross_tokenizer: bool = False,
+        exit_layer: int | None = None,
         progress: Callable[[str], None] = lambda message: None,
     ) -> "HfEngine":
         """
@@ -126,21 +138,24 @@ class HfEngine:
         dtype : {"bfloat16", "float32", "float64"}
         progress : callable
             Gets one line for each slow step.
-        num_speculative_tokens, prompt_lookup_max, max_len
+        num_speculative_tokens, prompt_lookup_max, max_len, exit_layer
             As for `HfEngine`.
         draft : str or None
             A draft model, named as a target is.
+        cross_tokenizer : bool
+            Whether the draft may have another tokenizer.
 
         Raises
         ------
         ModelError
-            A model cannot be loaded, or the draft has another tokenizer.
+            A model cannot be loaded, the draft has another tokenizer and may not, or transformers would not draft so.
         """
         model, tokenizer = load_model(target, dtype=dtype, device=device, progress=progress)
         assistant: PreTrainedModel | None = None
+        draft_tokenizer: PreTrainedTokenizerBase | None = None
         if draft is not None:
             assistant, draft_tokenizer = load_model(draft, dtype=dtype, device=device, progress=progress)
-            difference = tokenizers_differ(tokenizer, draft_tokenizer)
+            difference = None if cross_tokenizer else tokenizers_differ(tokenizer, draft_tokenizer)
             if difference:
                 raise ModelError(
                     f"draft '{draft}' has another tokenizer than '{target}': {difference}; use a draft with the target's tokenizer"
@@ -152,6 +167,8 @@ class HfEngine:
             prompt_lookup_max=prompt_lookup_max,
             max_len=max_len,
             draft=assistant,
+            draft_tokenizer=draft_tokenizer if cross_tokenizer else None,
+            exit_layer=exit_layer,
         )
         engine.model_files = {
             "target": hash_model(target, progress),
@@ -169,7 +186,7 @@ class HfEngine:
             max_batch=1,
             max_len=self.max_len,
             reports_rounds=False,
-            allowed_token_ids=True,
+            allowed_token_ids="allowed_token_ids" not in self._generator.refused,
             score=True,
             replaceable_rule=False,
             num_speculative_tokens=self.num_speculative_tokens,
@@ -178,7 +195,9 @@ class HfEngine:
                 "device": str(self._model.device),
                 "attention": self._model.config._attn_implementation,
                 "prompt_lookup_max": self.prompt_lookup_max,
-                "draft_model": self._draft is not None,
+                "proposer": self._generator.way,
+                "draft_model": self._generator.draft is not None,
+                "exit_layer": self._generator.drafter.exit_layer,
                 "transformers": transformers.__version__,
                 "torch": str(torch.__version__),
                 "model": self.model_files,
@@ -230,7 +249,7 @@ class HfEngine:
         """
         requests = [(self.encode(prompt), item) for prompt, item in pair_with_params(prompts, params, self.vocab_size)]
         for _, item in requests:
-            refuse(item, ENGINE_SPECIFIC, self.capabilities.name)
+            refuse(item, ENGINE_SPECIFIC | self._generator.refused, self.capabilities.name)
         submitted_ms = self.now_ms()
         completions = []
         for index, (token_ids, item) in enumerate(requests):
@@ -243,36 +262,25 @@ class HfEngine:
         """See `EngineProtocol.score`."""
         return teacher_forced_logits(self._model, prompt_token_ids, token_ids)
 
-    @torch.no_grad()
     def score_passes(
         self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], passes: Sequence[tuple[int, int]]
     ) -> Iterator[npt.NDArray[np.float32]]:
-        """See `EngineProtocol.score_passes`: transformers' own cache, cropped; the first pass reads the prompt too."""
-        sequence, read, kept_so_far = [*prompt_token_ids, *token_ids], 0, len(prompt_token_ids) - 1
-        cache = cast(Any, DynamicCache(config=self._model.config))
-        cache.activate_past_recording()
-        for width, kept in passes:
-            kept_so_far += kept
-            block = sequence[read:kept_so_far]
-            block += block[-1:] * (width - kept)
-            input_ids = torch.tensor([block], device=self._model.device)
-            mask = torch.ones(1, read + len(block), dtype=torch.int64, device=input_ids.device)
-            output = self._model(input_ids, attention_mask=mask, cache=cache, use_cache=True, logits_to_keep=width)
-            if width > kept:
-                cache.crop(kept - width)
-            read = kept_so_far
-            yield output.logits[0, :kept].float().cpu().numpy()
+        """See `EngineProtocol.score_passes`."""
+        return replay(self._model, prompt_token_ids, token_ids, passes)
 
     def control_arm(self, name: ControlArm) -> "HfEngine":
         """See `EngineProtocol.control_arm`."""
-        own = name == "own draft"
+        own, drafter = name == "own draft", self._generator.drafter
+        drafts: dict[str, Any] = {"draft": self._model}
+        if not own:
+            drafts = {"draft": drafter.model, "draft_tokenizer": drafter.tokenizer, "exit_layer": drafter.exit_layer}
         return HfEngine(
             self._model if own else float32_copy(self._model),
             self.tokenizer,
             num_speculative_tokens=self.num_speculative_tokens,
             prompt_lookup_max=self.prompt_lookup_max,
             max_len=self.max_len,
-            draft=self._model if own else self._draft,
+            **drafts,
         )._ending_at(self._eos)
 
     def _ending_at(self, eos: frozenset[int]) -> "HfEngine":
@@ -297,116 +305,30 @@ class HfEngine:
         """See `EngineProtocol.memory`; the caches grow and go with each request."""
         target, draft = (
             None if model is None else sum(parameter.nbytes for parameter in model.parameters())
-            for model in (self._model, self._draft)
+            for model in (self._model, self._generator.draft)
         )
         return {"target_weights": target, "target_cache": None, "draft_weights": draft, "draft_cache": None}
 
     def close(self) -> None:
         """Drop the models."""
-        del self._model, self._draft
+        del self._model, self._generator
 
     def _run(self, token_ids: list[int], params: SamplingParams, speculate: bool, submitted_ms: float) -> Completion:
         stop = stop_rule(self.tokenizer, params, eos=self._eos, room=self.max_len - len(token_ids))
-        committed = _Committed(len(token_ids), stop, lambda: self.now_ms() - submitted_ms)
-        inputs = torch.tensor([token_ids], device=self._model.device)
-        ids = params.allowed_token_ids
-        allowed = None if ids is None else torch.tensor(ids, device=inputs.device)
-        error: str | None = None
-        widths: list[int] = []
-
-        def watch(module: object, args: object, kwargs: dict[str, Any], output: Any) -> None:
-            # a draft that is a copy of the target shares its hooks
-            if module is self._model:
-                _require_finite(output)
-                # the first pass reads all of the prompt but for its last token besides
-                widths.append(kwargs["input_ids"].shape[1] - (0 if widths else len(token_ids) - 1))
-
-        try:
-            with _seeded(params.seed, inputs.device), self._model.register_forward_hook(watch, with_kwargs=True):
-                self._model.generate(
-                    inputs,
-                    assistant_model=self._draft if speculate else None,
-                    attention_mask=torch.ones_like(inputs),
-                    generation_config=self._config(params, stop, speculate),
-                    stopping_criteria=[committed],
-                    prefix_allowed_tokens_fn=None if allowed is None else lambda *_: allowed,
-                )
-        except ValueError as refusal:
-            raise ModelError(f"transformers does not run {type(self._model).__name__}: {_one_line(refusal)}") from None
-        except (RuntimeError, NumericsError) as failure:
-            committed.finish_reason, error = "error", _one_line(failure)
-        assert committed.finish_reason is not None
+        seen = Watched(len(token_ids), stop, lambda: self.now_ms() - submitted_ms)
+        error = self._generator.run(token_ids, params, seen, speculate=speculate)
+        if error:
+            seen.finish_reason = "error"
+        assert seen.finish_reason is not None
         return Completion(
-            token_ids=tuple(committed.token_ids),
-            text=stop.text(committed.token_ids),
-            finish_reason=committed.finish_reason,
+            token_ids=tuple(seen.token_ids),
+            text=stop.text(seen.token_ids),
+            finish_reason=seen.finish_reason,
             logprobs=None,
             rounds=(),
-            speculation=None,
-            chunks=tuple(committed.chunks),
+            speculation=seen.speculation(self.num_speculative_tokens) if speculate else None,
+            chunks=tuple(seen.chunks),
             num_prompt_tokens=len(token_ids),
             error=error,
-            pass_widths=tuple(widths[: len(committed.chunks)]),
+            pass_widths=tuple(seen.widths[: len(seen.chunks)]),
         )
-
-    def _config(self, params: SamplingParams, stop: StopRule, speculate: bool) -> GenerationConfig:
-        options: dict[str, Any] = {"do_sample": not params.is_greedy}
-        if not params.is_greedy:
-            # top_k left open would be 50
-            options |= {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
-        if speculate and self._draft is None:
-            options |= {
-                "prompt_lookup_num_tokens": self.num_speculative_tokens,
-                "max_matching_ngram_size": self.prompt_lookup_max,
-            }
-        config: GenerationConfig = REQUEST_CONFIG(
-            max_new_tokens=stop.max_tokens, eos_token_id=sorted(stop.end_token_ids) or None, **options
-        )
-        return config
-
-
-class _Committed(StoppingCriteria):
-    """
-    The tokens of one request, cut where it ends and timed.
-
-    generate asks it after every round of either arm, with the whole sequence, whether to stop. So the output, its
-    end and its times come from one list; a streamer would see tokens beyond a stop string.
-    """
-
-    def __init__(self, num_prompt: int, stop: StopRule, age_ms: Callable[[], float]) -> None:
-        self.num_prompt, self.stop, self.age_ms = num_prompt, stop, age_ms
-        self.token_ids: list[int] = []
-        self.chunks: list[Chunk] = []
-        self.finish_reason: FinishReason | None = None
-
-    def __call__(self, input_ids: Tensor, scores: object, **_: Any) -> Tensor:
-        if self.finish_reason is None:
-            new = input_ids[0, self.num_prompt + len(self.token_ids) :].tolist()
-            at_ms = self.age_ms()
-            kept, self.finish_reason = self.stop.cut(self.token_ids, new)
-            self.token_ids += kept
-            self.chunks.append(Chunk(num_tokens=len(kept), at_ms=at_ms))
-        return torch.full((1,), self.finish_reason is not None, device=input_ids.device)
-
-
-def _require_finite(output: Any) -> None:
-    """Stop a request whose logits are not finite: argmax would take one of them, and multinomial breaks the device."""
-    if not output.logits.isfinite().all():
-        raise NumericsError("the target's logits are not finite")
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the generator that draws on `device`, and put its state back afterwards; `torch.manual_seed` would seed all."""
-    on_cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_cuda else []):
-        if on_cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        else:
-            torch.default_generator.manual_seed(seed)
-        yield
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

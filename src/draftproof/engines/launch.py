@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
 from draftproof.engines import supervisor
+from draftproof.engines.http.client import Client
+from draftproof.engines.http.stream import WireError
 from draftproof.errors import InputError, ServerError
 
 HOST = "127.0.0.1"
@@ -136,8 +137,7 @@ class Server:
 
     def _wait(self, name: str, ready_s: float) -> None:
         until = time.monotonic() + ready_s
-        # plain HTTP to this machine, so that no certificate is needed
-        with httpx.Client(trust_env=False, verify=False, timeout=ASK_S) as client:
+        with contextlib.closing(Client()) as client:
             while not self._answers(client):
                 code = self._process.poll()
                 if code is not None:
@@ -160,10 +160,10 @@ class Server:
                 f"{name} listens on {outside[0]}, and only {HOST} is allowed; add its option for the host, with {{host}}"
             )
 
-    def _answers(self, client: httpx.Client) -> bool:
+    def _answers(self, client: Client) -> bool:
         for path in READY_PATHS:
-            with contextlib.suppress(httpx.HTTPError):
-                if client.get(self.url + path).status_code == httpx.codes.OK:
+            with contextlib.suppress(WireError):
+                if client.run(client.page(self.url + path, ASK_S)) is not None:
                     return True
         return False
 

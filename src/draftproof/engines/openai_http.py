@@ -18,7 +18,7 @@ from draftproof.engines.http.calls import Call, Limits, complete_all
 from draftproof.engines.http.client import Client
 from draftproof.engines.http.counters import Counts, between
 from draftproof.engines.http.endpoint import Endpoint, describe
-from draftproof.engines.http.stream import Answer, WireError, likeliest
+from draftproof.engines.http.stream import Answer, WireError, checked, likeliest
 from draftproof.engines.load import load_tokenizer
 from draftproof.engines.lossy import LossyFinding, lossy_settings, settings_of
 from draftproof.engines.prompts import encode_prompt, pair_with_params
@@ -310,9 +310,10 @@ class HttpEngine:
         try:
             answer = self._client.run(self._client.post(endpoint.url + dialect.path, body, self._timeout_s))
             places = dialect.prompt_logprobs(answer)[-len(token_ids) :]
-        except (WireError, KeyError, TypeError, ValueError) as error:
-            raise ServerError(f"the server did not score {len(sequence)} tokens: {error}") from None
-        known = [place for place in places if place is not None]
+            known = [checked(place) for place in places if place is not None]
+        except (WireError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            why = str(error) or "its answer has another shape"
+            raise ServerError(f"the server did not score {len(sequence)} tokens: {why}") from None
         if len(known) != len(token_ids):
             raise ServerError(f"the server scored {len(known)} of {len(token_ids)} tokens")
         return [
@@ -445,6 +446,7 @@ class HttpEngine:
             partial(_ids_of, self.tokenizer),
             reports_token_ids=self._reports_token_ids,
             num_prompt_tokens=len(token_ids),
+            vocab_size=self.vocab_size,
             num_logprobs=params.logprobs,
             speculates=speculate,
         )

@@ -110,6 +110,13 @@ def _vllm_prompt_lookup(settings: Settings) -> dict[str, Any]:
     return {"method": "ngram", "prompt_lookup_min": shortest, "prompt_lookup_max": longest}
 
 
+def _llamacpp_prompt_lookup(settings: Settings) -> list[str]:
+    # it drafts 48 tokens unless told; in some builds an n-gram longer than the draft finds nothing
+    longest = min(settings.speculation("prompt_lookup_max", 4), settings.k)
+    sizes = ("--spec-ngram-simple-size-n", str(longest), "--spec-ngram-simple-size-m", str(settings.k))
+    return ["--spec-type", "ngram-simple", *sizes]
+
+
 # as vLLM, SGLang and llama.cpp name them; each gives what turns the proposer on
 VLLM: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "prompt-lookup": _vllm_prompt_lookup,
@@ -123,7 +130,7 @@ SGLANG: dict[str, Callable[[Settings], list[str]]] = {
     ],
 }
 LLAMACPP: dict[str, Callable[[Settings], list[str]]] = {
-    "prompt-lookup": lambda settings: ["--spec-type", "ngram-simple"],
+    "prompt-lookup": _llamacpp_prompt_lookup,
     "draft-model": lambda settings: ["--spec-type", "draft-simple", "--model-draft", settings.speculation("draft")],
 }
 
@@ -239,4 +246,4 @@ def _if_set(option: str, value: Any) -> list[str]:
 def _sizes(settings: Settings) -> list[str]:
     if settings.speculation("proposer") != "prompt-lookup":
         return []
-    return ["The study looked up n-grams in its own way; this server's sizes and search are its own."]
+    return ["The study looked up n-grams in its own way, the longest first; this server's search is its own."]

@@ -43,6 +43,6 @@ def alternate(
             for prompt, completion in zip(group, completions, strict=True):
                 if (prompt.id, repeat, concurrency) not in skip:
                     told = record(prompt, completion, block, repeat, concurrency, seconds)
-                    save({**told, "group": number, "noise": noise})
+                    save({**told, "max_tokens": params.max_tokens, "group": number, "noise": noise})
             if block == BLOCKS[-1][0]:
                 advance(len(group))

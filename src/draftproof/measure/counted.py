@@ -1,4 +1,4 @@
-"""Acceptance from what servers count for themselves, where no rounds are seen."""
+"""Acceptance from what is counted over a whole request, where no rounds are reported."""
 
 from collections.abc import Sequence
 from typing import Any

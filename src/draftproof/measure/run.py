@@ -78,6 +78,7 @@ def interleave(
                         save(
                             {
                                 **record(prompt, completion, block, repeat, concurrency, seconds / len(group)),
+                                "max_tokens": params.max_tokens,
                                 "group": number,
                                 "arrived_ms": at[index] if arrival else None,
                                 "idle_seconds": idle_ms / 1e3 / len(group),

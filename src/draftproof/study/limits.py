@@ -42,7 +42,8 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
     if arms and arms.speculative and arms.speculative.acceptance is None:
         said.append("The engine does not report rounds: acceptance was not measured.")
     if arms and arms.speculative and arms.speculative.acceptance and arms.speculative.acceptance.rounds is None:
-        said.append("Acceptance is what the server counted for itself; its rounds were not seen.")
+        whose = "the server counted for itself" if plan.engine.kind == "openai_http" else "the target's passes show"
+        said.append(f"Acceptance is what {whose}; the places within its rounds were not told apart.")
     return said + _of_output(plan, equivalence)
 
 

@@ -22,7 +22,7 @@ MEANINGLESS = {
 # engines that do not run every proposer
 PROPOSERS: dict[str, tuple[str, ...]] = {
     "native": ("prompt-lookup", "draft-model", "cross-tokenizer", "early-exit"),
-    "hf": ("prompt-lookup", "draft-model"),
+    "hf": ("prompt-lookup", "draft-model", "cross-tokenizer", "early-exit"),
     "scripted": ("prompt-lookup",),
     "openai_http": ("server",),
 }

@@ -59,6 +59,8 @@ def open_engine(plan: Plan, progress: Progress, plant: Control | None = None) ->
             device=table.device,
             max_len=max_len,
             draft=speculation.draft,
+            cross_tokenizer=speculation.proposer == "cross-tokenizer",
+            exit_layer=speculation.exit_layer,
             progress=progress.say,
         )
     if table.kind == "scripted":

@@ -147,9 +147,10 @@ def triage(engine: EngineProtocol, noise: NoiseFloor, place: Place) -> Finding:
     first, second = place.tokens
     logits = _judged(engine, place) if engine.capabilities.score and second is not None else None
     regret = None if logits is None else float(logits.max() - logits[second])
-    cause = _without_logits(place)
+    cause, overrun = _without_logits(place), _overrun(engine, place)
     if cause is not None:
-        return Finding(kind="DEFECT", cause=cause, regret=regret, confirmed=True)
+        notes = () if overrun is None else (overrun,)
+        return Finding(kind="DEFECT", cause=STOP_RULE if overrun else cause, regret=regret, confirmed=True, notes=notes)
     if logits is None or regret is None:
         return Finding(kind=None, cause=UNKNOWN, notes=("the engine cannot score",))
     gap, other_regret = float(logits[first] - logits[second]), float(logits.max() - logits[first])
@@ -308,6 +309,15 @@ def _without_logits(place: Place) -> str | None:
         return TOKENIZER
     ended = one if first is None else other
     return LENGTH if ended["finish_reason"] == "length" else STOP_RULE
+
+
+def _overrun(engine: EngineProtocol, place: Place) -> str | None:
+    """Say which arm went past the most tokens that its request allows, and whose fault that is."""
+    for record in (place.target_only, place.speculative):
+        came, most = len(record["token_ids"]), record.get("max_tokens")
+        if most is not None and came > most:
+            return f"{engine.capabilities.name} gave {came} tokens, {record['arm']}, where {most} were asked for"
+    return None
 
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:

@@ -63,20 +63,23 @@ class Client:
         page = await self.page(url)
         try:
             return None if page is None else httpx.Response(200, text=page).json()
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
-    async def page(self, url: str) -> str | None:
+    async def page(self, url: str, timeout_s: float = FACT_S) -> str | None:
         """
         Return a page, or None where there is none.
 
         Raises
         ------
         WireError
-            There is no answer.
+            There is no answer, or it is not over in time.
         """
         try:
-            response = await self._http.get(url, timeout=FACT_S, follow_redirects=True)
+            async with asyncio.timeout(timeout_s):
+                response = await self._http.get(url, follow_redirects=True)
+        except TimeoutError:
+            raise WireError(f"{url} does not answer: not over within {timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise WireError(f"{url} does not answer: {_reason(error)}") from None
         return response.text if response.status_code == httpx.codes.OK else None
@@ -88,16 +91,16 @@ class Client:
         Raises
         ------
         WireError
-            There is none, or it is an error or no JSON object.
+            There is none in time, or it is an error or no JSON object.
         """
         try:
-            response = await self._http.post(url, json=body, timeout=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                response = await self._http.post(url, json=body)
+        except TimeoutError:
+            raise WireError(f"{url} does not answer: not over within {timeout_s:g} s") from None
         except httpx.HTTPError as error:
             raise WireError(f"{url} does not answer: {_reason(error)}") from None
-        try:
-            answer = response.json()
-        except ValueError:
-            answer = response.text
+        answer = _read(response)
         if response.status_code != httpx.codes.OK or not isinstance(answer, dict):
             raise WireError(f"HTTP {response.status_code}: {said(answer)}")
         return answer
@@ -128,15 +131,15 @@ class Client:
                         async for event in source.aiter_sse():
                             take(event.data)
                         return
-                    refusal = f"HTTP {status}: {said(await _body(source.response))}"
+                    refusal = f"HTTP {status}: {await _refusal(source.response)}"
                     wait_s = _wait_s(source.response, attempt)
                     final = status not in BUSY
             except httpx.ConnectError as error:
                 refusal, wait_s, final = f"cannot connect: {_reason(error)}", FIRST_WAIT_S * 2**attempt, False
-            except httpx.HTTPError as error:
-                raise WireError(f"the connection broke: {_reason(error)}") from None
             except SSEError as error:
                 raise WireError(f"the answer is no stream of events: {_reason(error)}") from None
+            except httpx.HTTPError as error:
+                raise WireError(f"the connection broke: {_reason(error)}") from None
             if final or attempt == MAX_RETRIES:
                 raise WireError(refusal + (f", also after {attempt} retries" if attempt and not final else ""))
             await asyncio.sleep(wait_s)
@@ -158,11 +161,17 @@ def _wait_s(response: httpx.Response, attempt: int) -> float:
     return max(0.0, asked_s)
 
 
-async def _body(response: httpx.Response) -> Any:
+async def _refusal(response: httpx.Response) -> str:
+    if response.has_redirect_location:
+        return f"it points to {response.headers['location']}, and a request is not sent on; give that address"
     await response.aread()
+    return said(_read(response))
+
+
+def _read(response: httpx.Response) -> Any:
     try:
         return response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return response.text
 
 

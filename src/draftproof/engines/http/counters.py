@@ -1,5 +1,6 @@
 """A server's own counts of its speculation, from its Prometheus page. Valid for a call only if nobody else asked meanwhile."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,5 +62,7 @@ def between(dialect: Dialect, before: Counts, after: Counts, num_requests: int) 
         if name in after.values
     }
     if not found or min(found.values()) < 0:
+        return None
+    if found.get("num_accepted_draft_tokens", 0) > found.get("num_draft_tokens", math.inf):
         return None
     return summarise_counts(num_requests=num_requests, **found)

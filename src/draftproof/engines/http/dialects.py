@@ -23,6 +23,7 @@ OPENAI_TEXT = (
     "choices/0/delta/reasoning",
 )
 OPENAI_ENDS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+OPENAI_OTHERS = ("choices/0/index", "choices/1")
 UINT32, INT64, UINT64 = 2**32 - 1, 2**63, 2**64
 
 
@@ -60,6 +61,8 @@ class Dialect:
         The event's token ids (or one id). None: the server reports none.
     num_tokens : str or None
         Tokens so far. An event with as many ids holds all of them, not only the new ones.
+    others : tuple of paths
+        What stands there, and is not 0, belongs to another completion than the one that was asked for.
     hidden : str or None
         Whether the event's text is a special token's, which the output lacks.
     finish : str
@@ -98,6 +101,7 @@ class Dialect:
     final_text: str | None = None
     token_ids: str | None
     num_tokens: str | None = None
+    others: tuple[str, ...] = ()
     hidden: str | None = None
     finish: str
     ends: Mapping[str, FinishReason]
@@ -217,6 +221,7 @@ VLLM = Dialect(
     max_seed=INT64,
     text=OPENAI_TEXT,
     token_ids="choices/0/token_ids",
+    others=OPENAI_OTHERS,
     finish="choices/0/finish_reason",
     ends=OPENAI_ENDS,
     usage="usage/completion_tokens",
@@ -369,6 +374,7 @@ LLAMACPP = Dialect(
     max_seed=UINT32,
     text=("content",),
     token_ids="tokens",
+    others=("index",),
     finish="stop_type",
     ends={"limit": "length", "eos": "stop", "word": "stop"},
     usage="tokens_predicted",
@@ -398,6 +404,7 @@ OPENAI = Dialect(
     max_seed=INT64,
     text=OPENAI_TEXT,
     token_ids=None,
+    others=OPENAI_OTHERS,
     finish="choices/0/finish_reason",
     ends=OPENAI_ENDS,
     usage="usage/completion_tokens",

@@ -1,6 +1,7 @@
 """The events of one streamed answer, put together: tokens, times, counts, or what is wrong with it. Reads no socket."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ class Answer:
     reports_token_ids : bool
     num_prompt_tokens : int
         As our tokenizer counts them.
+    vocab_size : int or None
+        Token ids are below it. None: that is not checked.
     num_logprobs : int or None
         Likeliest tokens that were asked for at each place.
     speculates : bool
@@ -42,11 +45,13 @@ class Answer:
         *,
         reports_token_ids: bool,
         num_prompt_tokens: int,
+        vocab_size: int | None = None,
         num_logprobs: int | None = None,
         speculates: bool = True,
     ) -> None:
         self._dialect, self._encode, self._reports_token_ids = dialect, encode, reports_token_ids
         self._num_prompt_tokens, self._num_logprobs, self._speculates = num_prompt_tokens, num_logprobs, speculates
+        self._vocab_size = vocab_size
         self._token_ids: list[int] = []
         self._chunks: list[Chunk] = []
         self._texts: list[tuple[int, float]] = []
@@ -114,8 +119,14 @@ class Answer:
         return self._made("error", error + came)
 
     def _take(self, event: Json, at_ms: float) -> None:
+        if any(look(event, path) for path in self._dialect.others):
+            raise WireError("the server streams more than one completion, and one was asked for")
         ids, whole = self._new_ids(event)
         text = next((part for path in self._dialect.text if (part := look(event, path)) is not None), None)
+        if text is not None and not isinstance(text, str):
+            raise TypeError
+        if self._finish is not None and (ids or (text and not self._reports_token_ids)):
+            raise WireError("the server sent more tokens after it had ended the request")
         if text is not None and not look(event, self._dialect.hidden):
             self._text = text if whole else self._text + text
         final = look(event, self._dialect.final_text)
@@ -124,7 +135,7 @@ class Answer:
             self._token_ids += ids
             self._chunks.append(Chunk(num_tokens=len(ids), at_ms=at_ms))
             if self._num_logprobs is not None and self._dialect.logprobs is not None:
-                self._on_tokens += self._dialect.logprobs(event)[-len(ids) :]
+                self._on_tokens += map(checked, self._dialect.logprobs(event)[-len(ids) :])
         elif text and not self._reports_token_ids:
             self._texts.append((len(self._text), at_ms))
         self._note_end(event)
@@ -150,9 +161,13 @@ class Answer:
         """Return the event's new token ids, and whether it holds the whole output so far."""
         found = look(event, self._dialect.token_ids) if self._reports_token_ids else None
         ids = [found] if isinstance(found, int) else list(found or ())
-        if not all(isinstance(token_id, int) for token_id in ids):
+        if not all(_is_count(token_id) for token_id in ids):
             raise TypeError
+        if self._vocab_size is not None and max(ids, default=0) >= self._vocab_size:
+            raise WireError(f"the server named token id {max(ids)}, and our tokenizer has 0 to {self._vocab_size - 1}")
         whole = bool(ids) and len(ids) == look(event, self._dialect.num_tokens)
+        if whole and ids[: len(self._token_ids)] != self._token_ids:
+            raise WireError("the server changed tokens that it had sent before")
         return (ids[len(self._token_ids) :] if whole else ids), whole
 
     def _note_end(self, event: Json) -> None:
@@ -162,7 +177,9 @@ class Answer:
                 raise WireError(f"the server ended the request with finish reason '{reason}'")
             self._finish = self._dialect.ends[reason]
         for counts, path in ((self._usage, self._dialect.usage), (self._prompt_usage, self._dialect.prompt_usage)):
-            if isinstance(count := look(event, path), int):
+            if (count := look(event, path)) is not None:
+                if not _is_count(count):
+                    raise TypeError
                 counts.append(count)
         self._speculation = self._counts(event) or self._speculation
 
@@ -172,6 +189,8 @@ class Answer:
             value = next((item for path in paths if (item := look(event, path)) is not None), None)
             if value is not None:
                 found[name] = tuple(value) if isinstance(value, list) else value
+                if not all(map(_is_count, value if isinstance(value, list) else [value])):
+                    raise TypeError
         return summarise_counts(**found) if found else None
 
     def _count_texts(self) -> None:
@@ -197,21 +216,37 @@ class Answer:
                 f"the server counted {self._prompt_usage[-1]} prompt tokens and our tokenizer {self._num_prompt_tokens}: "
                 "it has another tokenizer, or puts tokens before the prompt"
             )
-        drafted = self._speculation.num_draft_tokens if self._speculation else None
+        counts = self._speculation
+        drafted, accepted = (counts.num_draft_tokens, counts.num_accepted_draft_tokens) if counts else (None, None)
         if not self._speculates and drafted:
             raise WireError(f"the target-only arm drafted {drafted} tokens: its server speculates all the same")
+        if drafted is not None and accepted is not None and accepted > drafted:
+            raise WireError(f"the server counted {accepted} accepted tokens of {drafted} drafted ones")
 
 
 def _event(data: str) -> Json:
     try:
         event = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise WireError(f"malformed event: {_one_line(data)}") from None
     if not isinstance(event, dict):
         raise WireError(f"malformed event: {_one_line(data)}")
     if event.get("error"):
         raise WireError(f"the server reported an error: {said(event)}")
     return event
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def checked(on_token: OnToken) -> OnToken:
+    """Return log-probabilities that are numbers; minus infinity is one."""
+    own, top = on_token
+    for value in (own, *top.values()):
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value == math.inf:
+            raise TypeError
+    return on_token
 
 
 def said(answer: Any) -> str:
