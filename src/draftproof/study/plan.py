@@ -42,7 +42,8 @@ class LaunchPlan(Table):
     model_config = ConfigDict(strict=False)
 
     target_only: tuple[str, ...]
-    """Program and arguments; "{port}" stands for a free port and "{host}" for 127.0.0.1, the only address allowed."""
+    """Program and arguments; "{port}" stands for a free port, "{host}" for 127.0.0.1, the only address allowed, and "{target}" for
+    the folder of the engine's `target`, converted if need be."""
     speculative: tuple[str, ...]
     """The same with speculation turned on."""
     env: dict[str, str] = {}
@@ -360,13 +361,20 @@ def parse_plan(values: dict[str, Any], where: str) -> Plan:
 
 def load_plan(path: Path) -> Plan:
     """
-    Read a study file.
+    Read a study file; its key ``base`` names another one, over whose values its own are laid.
 
     Raises
     ------
     PlanError
-        The file is missing, is not TOML, or is not a valid plan.
+        A file is missing, is not TOML, or is not a valid plan.
     """
+    return parse_plan(_read(path), str(path))
+
+
+def _read(path: Path, among: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return a file's values over those of its ``base``, table by table."""
+    if path.resolve() in among:
+        raise PlanError(f"study {path} is its own base; remove that key there")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -375,4 +383,14 @@ def load_plan(path: Path) -> Plan:
         raise PlanError(f"study {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"study {path} is not TOML: {error}; docs/study.md shows its shape") from None
-    return parse_plan(values, str(path))
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise PlanError(f"study {path}: base = {base!r}: give the path of another study, seen from this one's folder")
+    return _over(_read(path.parent / base, (*among, path.resolve())), values)
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    tables = {name for name in above if isinstance(above[name], dict) and isinstance(below.get(name), dict)}
+    return {**below, **above, **{name: _over(below[name], above[name]) for name in tables}}
