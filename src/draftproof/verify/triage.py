@@ -147,7 +147,7 @@ def triage(engine: EngineProtocol, noise: NoiseFloor, place: Place) -> Finding:
     first, second = place.tokens
     logits = _judged(engine, place) if engine.capabilities.score and second is not None else None
     regret = None if logits is None else float(logits.max() - logits[second])
-    cause = _without_logits(place)
+    cause = without_logits(place)
     if cause is not None:
         return Finding(kind="DEFECT", cause=cause, regret=regret, confirmed=True)
     if logits is None or regret is None:
@@ -296,7 +296,7 @@ def _judged(engine: EngineProtocol, place: Place) -> Row:
     return row
 
 
-def _without_logits(place: Place) -> str | None:
+def without_logits(place: Place) -> str | None:
     """Name a cause that has nothing to do with logits: another prompt, another text, or the rule by which one arm ended."""
     one, other = place.target_only, place.speculative
     first, second = place.tokens
