@@ -435,6 +435,7 @@ class HttpEngine:
             endpoint.model,
             token_ids if dialect.takes_token_ids else as_text(self.tokenizer, token_ids),
             params.model_copy(update={"max_tokens": min(params.max_tokens, room)}),
+            speculate=speculate,
             switched_off=self._servers.is_one and not speculate,
         )
         answer = Answer(
