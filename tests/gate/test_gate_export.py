@@ -325,3 +325,8 @@ def test_every_target_has_a_row_of_the_documents_commands() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     named = re.search(r"`export ([^`]+)`", readme)
     assert named is not None and set(named[1].split("\\|")) == set(TARGETS)
+
+
+def test_a_launched_servers_command_names_the_target_that_the_study_did() -> None:
+    text, _ = export("vllm", launched(["vllm", "serve", "{target}", "--port", "{port}"], target="a/b c"))
+    assert "'a/b c'" in text and "{target}" not in text

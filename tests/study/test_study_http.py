@@ -167,9 +167,18 @@ def test_a_server_that_ends_too_early_rolls_back(tmp_path: Path) -> None:
     assert result(evidence, "greedy output") == ("miss", "ROLL_BACK") and evidence.decision.verdict == "ROLL_BACK"
 
 
-def test_a_token_that_differs_is_not_excused_and_cannot_be_judged_by_a_server_alone(tmp_path: Path) -> None:
-    evidence, _ = attached(tmp_path, drafting={"defect_after": 7})
-    assert result(evidence, "greedy output") == ("not estimable", "INCONCLUSIVE")
+@pytest.mark.parametrize(
+    ("dialect", "found"),
+    [
+        pytest.param("vllm", ("miss", "ROLL_BACK"), id="scores"),
+        pytest.param("llamacpp", ("not estimable", "INCONCLUSIVE"), id="cannot score"),
+    ],
+)
+def test_a_token_that_differs_is_judged_where_the_server_scores_and_never_excused(
+    tmp_path: Path, dialect: str, found: tuple[str, str]
+) -> None:
+    evidence, _ = attached(tmp_path, {"dialect": dialect}, {"dialect": dialect, "defect_after": 7})
+    assert result(evidence, "greedy output") == found
     assert evidence.equivalence is not None and evidence.equivalence.greedy is not None
     assert {item.position for item in evidence.equivalence.greedy.divergences} == {7}
 

@@ -278,3 +278,49 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
         with pytest.raises(PlanError, match=r"bad\.toml is not TOML") as caught:
             load_plan(tmp_path / "bad.toml")
         assert "\n" not in str(caught.value)
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+    return folder / "study.toml"
+
+
+def test_a_study_lays_its_keys_over_those_of_its_base(tmp_path: Path) -> None:
+    below = 'name = "below"\n[engine]\nkind = "hf"\nmax_len = 64\n[workload]\nconcurrency = [1, 2]\nlimit = 3'
+    above = 'base = "other.toml"\nname = "above"\n[engine]\nkind = "native"\n[workload]\nconcurrency = [4]'
+    plan = load_plan(written(tmp_path, other=below, study=above))
+    assert (plan.name, plan.engine.kind, plan.engine.max_len) == ("above", "native", 64)
+    assert (plan.workload.concurrency, plan.workload.limit) == ((4,), 3)
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ('"study.toml"', "is its own base"),
+        ('"absent.toml"', r"cannot read study .*absent\.toml"),
+        ("3", "base = 3: give the path of another study"),
+    ],
+)
+def test_a_base_that_cannot_be_read_is_refused(tmp_path: Path, base: str, said: str) -> None:
+    with pytest.raises(PlanError, match=said) as caught:
+        load_plan(written(tmp_path, study=f"base = {base}"))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_shipped_study_differs_between_its_engines_in_nothing_else() -> None:
+    folder = Path(__file__).parent.parent.parent / "studies"
+    plans = {kind: load_plan(folder / f"{kind}.toml").model_dump() for kind in ("native", "hf", "vllm")}
+    for plan in plans.values():
+        engine, speculation = plan.pop("engine"), plan.pop("speculation")
+        assert (engine["target"], engine["dtype"]) == ("smollm2-135m-instruct", "bfloat16")
+        assert (speculation["num_speculative_tokens"], speculation["prompt_lookup_max"]) == (5, 4)
+    assert plans["native"] == plans["hf"] == plans["vllm"]
+
+
+def test_the_shipped_servers_differ_in_speculation_alone() -> None:
+    launch = load_plan(Path(__file__).parent.parent.parent / "studies" / "vllm.toml").engine.launch
+    assert launch is not None
+    same = len(launch.target_only)
+    assert launch.speculative[:same] == launch.target_only
+    assert launch.speculative[same::2] == ("--per-request-spec-decode-metrics", "--speculative-config")

@@ -155,7 +155,7 @@ app.command(name="import")(import_command)
 app.add_typer(ladder_app, name="ladder")
 
 
-def _run(plan: Plan, source: str, out: Path, resume: bool, quiet: bool, json_path: Path | None) -> None:
+def _run(plan: Plan, source: str | None, out: Path, resume: bool, quiet: bool, json_path: Path | None) -> None:
     console = Console(quiet=quiet)
     with progress_into(out, console) as progress:
         require_copy(json_path, out)

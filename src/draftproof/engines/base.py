@@ -49,7 +49,7 @@ class Capabilities:
     control_arms : tuple of {"own draft", "float32"}
         What `control_arm` can make.
     score_top : bool
-        Whether the engine has `HttpEngine.score_top`: log-probabilities of the likeliest tokens, by teacher forcing.
+        Whether the engine is a `Reporting` one: it gives log-probabilities of the likeliest tokens.
     logprobs : bool
         Whether completions have the log-probabilities that a request asks for.
     ignore_eos : bool
@@ -187,6 +187,29 @@ class EngineProtocol(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds."""
+        ...
+
+
+class Reporting(EngineProtocol, Protocol):
+    """What an engine has besides where ``capabilities.score_top``."""
+
+    def score_top(
+        self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], num_top: int
+    ) -> list[tuple[float, dict[int, float]]]:
+        """
+        Return the target's log-probabilities of a continuation, by teacher forcing.
+
+        Parameters
+        ----------
+        prompt_token_ids, token_ids : sequence of int
+        num_top : int, 1 or more
+            Likeliest tokens at each place; servers have a limit of their own.
+
+        Returns
+        -------
+        list of (float, dict of token id to float)
+            For each token of the continuation, its own log-probability and those of the likeliest ones.
+        """
         ...
 
 

@@ -43,7 +43,8 @@ class Launch:
     Attributes
     ----------
     target_only, speculative : sequence of str
-        Command and arguments; ``{port}`` stands for a free port and ``{host}`` for 127.0.0.1.
+        Command and arguments; ``{port}`` stands for a free port, ``{host}`` for 127.0.0.1 and ``{target}`` for the
+        target's folder.
     env : mapping
         Added to the environment.
     ready_s : float, s
@@ -202,6 +203,7 @@ class Attached:
         self._urls = {False: target_only, True: speculative or target_only}
         self.is_one = self._urls[False] == self._urls[True]
         self.flags: dict[str, Any] = {}
+        self.target_only: Sequence[str] | None = None
         self.speculative: Sequence[str] | None = None
 
     def url(self, speculate: bool) -> str:
@@ -220,12 +222,17 @@ class Launched:
     ----------
     launch : Launch
     progress : callable
+    target : str
+        The model's folder, for which ``{target}`` stands.
     """
 
-    def __init__(self, launch: Launch, progress: Callable[[str], None] = lambda message: None) -> None:
-        self._launch, self._progress = launch, progress
+    def __init__(
+        self, launch: Launch, progress: Callable[[str], None] = lambda message: None, target: str = ""
+    ) -> None:
+        self._launch, self._progress, self._target = launch, progress, target
         self._servers: dict[bool, Server] = {}
         self.is_one = False
+        self.target_only: Sequence[str] | None = launch.target_only
         self.speculative: Sequence[str] | None = launch.speculative
         self.flags: dict[str, Any] = {
             "target_only": " ".join(launch.target_only),
@@ -246,7 +253,8 @@ class Launched:
         if speculate not in self._servers:
             if not self._launch.together:
                 self.close()
-            command = self._launch.speculative if speculate else self._launch.target_only
+            parts = self._launch.speculative if speculate else self._launch.target_only
+            command = [part.replace("{target}", self._target) for part in parts]
             self._servers[speculate] = Server(
                 command, env=self._launch.env, ready_s=self._launch.ready_s, progress=self._progress
             )

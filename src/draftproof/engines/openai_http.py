@@ -27,6 +27,7 @@ from draftproof.records import Completion, SpeculationMetrics
 from draftproof.request import Prompt, SamplingParams
 
 ROUNDING = "the two arms run passes of different shapes on a server, which round differently; not measured"
+DTYPES = ("bfloat16", "float16", "float32")
 PROBE_TEXT = "1 2 3 4"
 PROBE_TOKENS = 4
 # a server counts a request shortly after it has sent its last token
@@ -39,6 +40,7 @@ class Servers(Protocol):
 
     is_one: bool
     flags: dict[str, Any]
+    target_only: Sequence[str] | None
     speculative: Sequence[str] | None
 
     def url(self, speculate: bool) -> str:
@@ -208,6 +210,7 @@ class HttpEngine:
                 "launch": self._servers.flags,
                 "configuration": "known" if self._servers.speculative or drafting.settings else None,
                 "lossy": [asdict(found) for found in lossy],
+                **self._dtype(),
             },
             score_top=dialect.scored is not None,
             logprobs=dialect.logprobs is not None,
@@ -280,18 +283,7 @@ class HttpEngine:
         self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], num_top: int
     ) -> list[tuple[float, dict[int, float]]]:
         """
-        Return the target-only server's log-probabilities of a continuation, by teacher forcing.
-
-        Parameters
-        ----------
-        prompt_token_ids, token_ids : sequence of int
-        num_top : int, 1 or more
-            Likeliest tokens at each place; servers have a limit of their own.
-
-        Returns
-        -------
-        list of (float, dict of token id to float)
-            For each token of the continuation, its own log-probability and those of the likeliest ones.
+        See `Reporting.score_top`; the target-only server is asked.
 
         Raises
         ------
@@ -377,6 +369,11 @@ class HttpEngine:
         started = settings_of(command, self._servers.flags.get("env"))
         return lossy_settings({"launch": started, "facts": self._asked[True].settings}, samples=self._samples)
 
+    def _dtype(self) -> dict[str, str]:
+        """Return the dtype of the target-only server's passes, where it was started with one or says it."""
+        told = (settings_of(self._servers.target_only or ()), self._asked[False].settings)
+        return next(({"dtype": str(found["dtype"])} for found in told if found.get("dtype") in DTYPES), {})
+
     def _meet(self) -> None:
         """Ask both servers what they are, and see that only speculation tells them apart."""
         for speculate in (False, True):
@@ -439,6 +436,7 @@ class HttpEngine:
             endpoint.model,
             token_ids if dialect.takes_token_ids else as_text(self.tokenizer, token_ids),
             params.model_copy(update={"max_tokens": min(params.max_tokens, room)}),
+            speculate=speculate,
             switched_off=self._servers.is_one and not speculate,
         )
         answer = Answer(

@@ -24,7 +24,10 @@ PROGRAMS = {
 }
 PROGRAM_WORDS = 3
 
-VLLM_NOTES = ("Some versions of vLLM refuse speculation under pipeline parallelism when they start.",)
+VLLM_NOTES = (
+    "Some versions of vLLM refuse speculation under pipeline parallelism when they start.",
+    "The CPU build 0.32.0 samples from a wrong law with speculation; greedy output is not affected.",
+)
 SGLANG_NOTES = ("On CPU and XPU this server verifies greedily: sampled output is not the target's law there.",)
 LLAMACPP_NOTES = (
     "The weights are the file's: its quantization, not the study's dtype. Older builds name --spec-* otherwise.",

@@ -168,7 +168,8 @@ def _as_launched(to: str, approved: Approved, verified_on: str, parallel: Parall
             f"rung {approved.number} is a command for '{verified_on}', which has no meaning for '{to}'; "
             f"export it to '{verified_on}', or study '{to}'"
         )
-    command = [*launch["speculative"], *commands.parallel_options(parallel, launch["speculative"])]
+    told = [part.replace("{target}", str(approved.rung.engine.get("target"))) for part in launch["speculative"]]
+    command = [*told, *commands.parallel_options(parallel, told)]
     return commands.script(command, [*_origin(to, approved), *_changed(parallel)], launch.get("env") or {})
 
 

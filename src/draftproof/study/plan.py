@@ -42,7 +42,8 @@ class LaunchPlan(Table):
     model_config = ConfigDict(strict=False)
 
     target_only: tuple[str, ...]
-    """Program and arguments; "{port}" stands for a free port and "{host}" for 127.0.0.1, the only address allowed."""
+    """Program and arguments; "{port}" stands for a free port, "{host}" for 127.0.0.1, the only address allowed, and "{target}" for
+    the folder of the engine's `target`, converted if need be."""
     speculative: tuple[str, ...]
     """The same with speculation turned on."""
     env: dict[str, str] = {}
@@ -363,15 +364,26 @@ def load_plan(path: Path) -> Plan:
     return read_study(path)[0]
 
 
-def read_study(path: Path) -> tuple[Plan, str]:
+def read_study(path: Path) -> tuple[Plan, str | None]:
     """
-    Read a study file, and return its plan and its text.
+    Read a study file; its key ``base`` names another one, over whose values its own are laid.
+
+    Returns
+    -------
+    Plan
+    str or None
+        The file's text; None where it is not the whole, because of a base.
 
     Raises
     ------
     PlanError
-        The file is missing, is not TOML, or is not a valid plan.
+        A file is missing, is not TOML, or is not a valid plan.
     """
+    values, text = _whole(path)
+    return parse_plan(values, str(path)), text
+
+
+def _read(path: Path) -> tuple[dict[str, Any], str]:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text)
@@ -381,4 +393,22 @@ def read_study(path: Path) -> tuple[Plan, str]:
         raise PlanError(f"study {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"study {path} is not TOML: {error}; docs/study.md shows its shape") from None
-    return parse_plan(values, str(path)), text
+    return values, text
+
+
+def _whole(path: Path, among: tuple[Path, ...] = ()) -> tuple[dict[str, Any], str | None]:
+    """Return a file's values over those of its ``base``, table by table, and its text if it has none."""
+    if path.resolve() in among:
+        raise PlanError(f"study {path} is its own base; remove that key there")
+    values, text = _read(path)
+    base = values.pop("base", None)
+    if base is None:
+        return values, text
+    if not isinstance(base, str):
+        raise PlanError(f"study {path}: base = {base!r}: give the path of another study, seen from this one's folder")
+    return _over(_whole(path.parent / base, (*among, path.resolve()))[0], values), None
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    tables = {name for name in above if isinstance(above[name], dict) and isinstance(below.get(name), dict)}
+    return {**below, **above, **{name: _over(below[name], above[name]) for name in tables}}

@@ -8,6 +8,7 @@ import torch
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.hf import HfEngine
 from draftproof.engines.launch import Attached, Launch, Launched
+from draftproof.engines.load import resolve
 from draftproof.engines.native import Engine
 from draftproof.engines.openai_http import HttpEngine
 from draftproof.engines.scripted import ScriptedEngine
@@ -127,7 +128,9 @@ def _servers(plan: Plan, progress: Progress) -> Attached | Launched:
     table = plan.engine
     if table.launch is None:
         return Attached(table.base_url or "", table.speculative_base_url)
-    return Launched(Launch(**table.launch.model_dump()), progress.say)
+    launch = Launch(**table.launch.model_dump())
+    named = any("{target}" in part for part in (*launch.target_only, *launch.speculative))
+    return Launched(launch, progress.say, str(resolve(table.target, progress.say)) if named else "")
 
 
 def make_proposer(plan: Plan) -> Proposer:

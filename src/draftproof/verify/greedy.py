@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from scipy.stats import binom
 
-from draftproof.engines.base import EngineProtocol
+from draftproof.engines.base import EngineProtocol, Reporting
 from draftproof.evidence import Divergence, GreedyResult, GreedyTriage, Outcome
 from draftproof.verify.anchor import Anchor
 from draftproof.verify.noise_floor import NoiseFloor, measure_noise
+from draftproof.verify.reported import measure_reported_noise, triage_reported
 from draftproof.verify.triage import Controls, Finding, Place, find_place, triage
 
 # differences, the worst first, for which the target drafts for itself and float32 is run
@@ -97,10 +98,16 @@ def _judge(
     if not most_likely:
         unread = Finding(kind=None, cause="not explained", notes=("sampled requests have no regret",))
         return [_divergence(engine, place, unread, None) for place in places], None, "INCONCLUSIVE"
-    noise = measure_noise(engine, records, encode)
-    found = [triage(engine, noise, place) for place in places]
+    if engine.capabilities.score_top and not engine.capabilities.score:
+        says = cast(Reporting, engine)
+        noise = measure_reported_noise(says, records, encode)
+        found, controlled = [triage_reported(says, noise, place) for place in places], 0
+    else:
+        noise = measure_noise(engine, records, encode)
+        found = [triage(engine, noise, place) for place in places]
+        most = CONTROLLED_STRICT if engine.capabilities.claim in STRICT else CONTROLLED
+        controlled = min(most, len(places))
     controls = Controls(engine)
-    controlled = CONTROLLED_STRICT if engine.capabilities.claim in STRICT else CONTROLLED
     worst_first = sorted(range(len(found)), key=lambda index: _badness(found[index]), reverse=True)
     for index in worst_first[:controlled]:
         found[index] = controls.check(found[index], places[index])
@@ -131,7 +138,7 @@ def _judge(
         tie_rate=ties / compared if compared else None,
         target_flip_rate=noise.flips / noise.positions if noise.positions else None,
         rate_p_value=p_value,
-        controlled=min(controlled, len(found)),
+        controlled=controlled,
         gap_histogram=_histogram([one.gap for one in found if one.gap is not None], noise.tau),
         worst=divergences[max(range(len(found)), key=lambda index: _badness(found[index]))],
         reasons=reasons,

@@ -147,10 +147,9 @@ def triage(engine: EngineProtocol, noise: NoiseFloor, place: Place) -> Finding:
     first, second = place.tokens
     logits = _judged(engine, place) if engine.capabilities.score and second is not None else None
     regret = None if logits is None else float(logits.max() - logits[second])
-    cause, overrun = _without_logits(place), _overrun(engine, place)
-    if cause is not None:
-        notes = () if overrun is None else (overrun,)
-        return Finding(kind="DEFECT", cause=STOP_RULE if overrun else cause, regret=regret, confirmed=True, notes=notes)
+    settled = settled_without_logits(engine, place)
+    if settled is not None:
+        return replace(settled, regret=regret)
     if logits is None or regret is None:
         return Finding(kind=None, cause=UNKNOWN, notes=("the engine cannot score",))
     gap, other_regret = float(logits[first] - logits[second]), float(logits.max() - logits[first])
@@ -309,6 +308,15 @@ def _without_logits(place: Place) -> str | None:
         return TOKENIZER
     ended = one if first is None else other
     return LENGTH if ended["finish_reason"] == "length" else STOP_RULE
+
+
+def settled_without_logits(engine: EngineProtocol, place: Place) -> Finding | None:
+    """Return the defect where a difference has nothing to do with logits, else None."""
+    cause, overrun = _without_logits(place), _overrun(engine, place)
+    if cause is None:
+        return None
+    notes = () if overrun is None else (overrun,)
+    return Finding(kind="DEFECT", cause=STOP_RULE if overrun else cause, confirmed=True, notes=notes)
 
 
 def _overrun(engine: EngineProtocol, place: Place) -> str | None:

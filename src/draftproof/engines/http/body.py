@@ -42,7 +42,13 @@ def require_honoured(dialect: Dialect, params: SamplingParams) -> None:
 
 
 def completion_body(
-    dialect: Dialect, model: str, prompt: Sequence[int] | str, params: SamplingParams, *, switched_off: bool
+    dialect: Dialect,
+    model: str,
+    prompt: Sequence[int] | str,
+    params: SamplingParams,
+    *,
+    speculate: bool,
+    switched_off: bool,
 ) -> Json:
     """
     Return the body that asks for a streamed completion.
@@ -50,6 +56,8 @@ def completion_body(
     Parameters
     ----------
     prompt : token ids, or text where the server takes no ids
+    speculate : bool
+        Which arm asks.
     switched_off : bool
         Whether this server's speculation is to be turned off for this request.
     """
@@ -59,6 +67,8 @@ def completion_body(
         value = getattr(params, name)
         if name in STATED or value != PLAIN[name]:
             put(body, {ask: value} if isinstance(ask, str) else ask(value))
+    if dialect.logprobs_of and params.logprobs and params.allowed_token_ids and not speculate:
+        put(body, {dialect.logprobs_of: params.allowed_token_ids})
     if switched_off:
         put(body, dialect.switch_off or {})
     return body

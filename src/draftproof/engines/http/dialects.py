@@ -71,6 +71,9 @@ class Dialect:
         Tokens generated, and tokens of the prompt, as the server counted them.
     logprobs : callable or None
         From an event to one `OnToken` for each of its tokens.
+    logprobs_of : str or None
+        Where allowed tokens go, so that they are reported and not the likeliest of all; of the target-only arm (vLLM 0.32.0 fails
+        on it with speculation).
     speculation : mapping of SpeculationMetrics' name to paths
         Counts of one request.
     counters : mapping of SpeculationMetrics' name to the name in ``/metrics``
@@ -108,6 +111,7 @@ class Dialect:
     usage: str
     prompt_usage: str
     logprobs: Callable[[Json], list[OnToken]] | None = None
+    logprobs_of: str | None = None
     speculation: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counters: Mapping[str, str] = field(default_factory=dict)
     finished: str = ""
@@ -227,6 +231,7 @@ VLLM = Dialect(
     usage="usage/completion_tokens",
     prompt_usage="usage/prompt_tokens",
     logprobs=_vllm_logprobs,
+    logprobs_of="logprob_token_ids",
     speculation={
         name: (f"metrics/speculative_decoding/{name}",)
         for name in (
