@@ -111,10 +111,10 @@ def test_an_end_in_the_middle_of_a_block_is_the_end(way: str) -> None:
     for at in range(1, K + 3):
         model = tiny_llama()
         model.generation_config.eos_token_id = truth[at]
-        for params in (ask(LENGTH, ignore_eos=False), ask(LENGTH, stop_token_ids=(truth[at],))):
-            done = one(make(way, model, noise=0.0), params)
-            assert list(done.token_ids) == truth[: truth.index(truth[at]) + 1]
-            assert done.finish_reason == "stop"
+        params = ask(LENGTH, ignore_eos=False) if at % 2 else ask(LENGTH, stop_token_ids=(truth[at],))
+        done = one(make(way, model, noise=0.0), params)
+        assert list(done.token_ids) == truth[: truth.index(truth[at]) + 1]
+        assert done.finish_reason == "stop"
 
 
 def test_what_generate_adds_beyond_its_end_is_shown_and_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +202,8 @@ def pairs_of_tokens(engine: HfEngine, num_draws: int) -> tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize("way", ["draft-model", "early-exit"])
 def test_sampled_pairs_follow_the_exact_law(way: str) -> None:
-    """250 draws of two tokens, judged at the first place by acceptance; false alarm 1e-4, seeds fixed."""
-    num_draws = 250
+    """160 draws of two tokens, judged at the first place by acceptance; false alarm 1e-4, seeds fixed."""
+    num_draws = 160
     counts, probs = pairs_of_tokens(make(way, noise=0.3), num_draws)
     assert not counts[probs == 0].any()
     kept = num_draws * probs >= 5

@@ -31,6 +31,18 @@ if os.fork() == 0:
     signal.pause()
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
+# a server whose headers have no end
+DRIPPING = """
+import contextlib, socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    connection, _ = listener.accept()
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(b"HTTP/1.1 200 OK")
+        while True:
+            connection.sendall(bytes([13, 10]) + b"x: y")
+            time.sleep(0.05)
+"""
 # a study's part in this: it starts a server, tells who runs, and waits
 STUDY = """
 import sys, time
@@ -113,6 +125,14 @@ def test_one_that_is_never_ready_is_stopped_at_the_deadline() -> None:
     began = time.monotonic()
     with pytest.raises(ServerError, match=r"not ready within 0.5 s; .* which ends: still loading"):
         start((sys.executable, "-c", code, "{port}"), ready_s=0.5)
+    assert time.monotonic() - began < WAIT_S
+
+
+def test_one_that_answers_a_byte_at_a_time_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftproof.engines.launch.ASK_S", 0.3)
+    began = time.monotonic()
+    with pytest.raises(ServerError, match=r"not ready within 0.5 s"):
+        start((sys.executable, "-c", DRIPPING, "{port}"), ready_s=0.5)
     assert time.monotonic() - began < WAIT_S
 
 

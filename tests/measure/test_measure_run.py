@@ -189,6 +189,7 @@ def test_a_record_holds_what_the_completion_held_as_json() -> None:
         assert record.pop("busy_seconds") > 0
         assert {"other_cpu_cores", "steal_share", "load_average"} <= record.pop("noise").keys()
         assert record == {
+            "max_tokens": 9,
             "group": PROMPTS.index(prompt) // 2,
             "arrived_ms": None,
             "idle_seconds": 0.0,
