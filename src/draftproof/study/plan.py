@@ -359,13 +359,8 @@ def parse_plan(values: dict[str, Any], where: str) -> Plan:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a study file as `read_study` does, and return its plan alone."""
-    return read_study(path)[0]
-
-
-def read_study(path: Path) -> tuple[Plan, str]:
     """
-    Read a study file, and return its plan and its text.
+    Read a study file.
 
     Raises
     ------
@@ -373,12 +368,11 @@ def read_study(path: Path) -> tuple[Plan, str]:
         The file is missing, is not TOML, or is not a valid plan.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"cannot read study {path}: {error.strerror}; give the path of a TOML file") from None
     except UnicodeDecodeError as error:
         raise PlanError(f"study {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"study {path} is not TOML: {error}; docs/study.md shows its shape") from None
-    return parse_plan(values, str(path)), text
+    return parse_plan(values, str(path))
