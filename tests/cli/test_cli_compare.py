@@ -1,6 +1,7 @@
 """``draftproof compare`` on stored studies: what differs comes first, and exit codes say whether they may be compared."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,10 @@ def test_comparable_runs_are_shown_side_by_side(runs: Path, compare: Call) -> No
     assert out.index("What differs") < out.index("Verdicts") < out.index("Target-only") < out.index("Paired by prompt")
     row = next(line for line in lines if "speculation.num_speculative_tokens" in line)
     assert "may differ" in row and row.split("│")[3:5] == [" 2   ", " 3     "]
+    for name in ("accepted per round", "emitted per round"):
+        row = [line for line in lines if name in line][-1]
+        # the first run accepts everything, and so has no spread of what it accepts
+        assert re.fullmatch(r"│ \D+│ [\d.]+ \(.+\) +│ [\d.]+ \([\d.]+ to [\d.]+\) +│", row), row
     assert "6 of 6 prompts" in out and out.count("ADOPT") == 2 and "acceptance rate" in out
 
 

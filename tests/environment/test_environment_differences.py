@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from draftproof.environment import describe_environment, differences, facts_of
+from draftproof.environment.differences import MUST_MATCH
 
 ENGINE = {
     "dtype": "bfloat16",
@@ -30,6 +31,12 @@ def test_an_environment_does_not_differ_from_itself() -> None:
 def test_what_changes_from_moment_to_moment_is_no_difference() -> None:
     moments = {"load_average": [9.0, 9.0, 9.0], "command": ["another"], "cpu_mhz": 1.0, "study_git_commit": "abc"}
     assert differences(environment(), environment(**moments)) == []
+
+
+def test_every_fact_is_compared_or_known_to_change() -> None:
+    compared = {name.partition(".")[0] for names in MUST_MATCH.values() for name in names}
+    changing = {"cpu_mhz", "gpu_clocks", "load_average", "command", "study_git_commit", "absent"}
+    assert describe_environment().keys() - compared == changing
 
 
 @pytest.mark.parametrize(

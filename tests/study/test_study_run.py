@@ -25,7 +25,7 @@ from draftproof.study.plan import load_plan
 from draftproof.study.run import run_study
 from support.scripted import WITHOUT_SAMPLED, Counting, Restricted, Silent, Stopping, json_lines, make_plan, write_study
 
-FILES = {"lock.json", "requests.jsonl", "rounds.jsonl", "evidence.json"}
+FILES = {"lock.json", "study.toml", "requests.jsonl", "rounds.jsonl", "evidence.json"}
 Records = list[dict[str, Any]]
 
 

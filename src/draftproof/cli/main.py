@@ -31,7 +31,7 @@ from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import load_policy
 from draftproof.report.terminal import print_report
-from draftproof.study.plan import Plan, parse_plan, read_study
+from draftproof.study.plan import Plan, load_plan, parse_plan
 
 app = typer.Typer(
     name="draftproof",
@@ -78,7 +78,7 @@ def demo(out: Out = Path("runs/demo"), resume: Resume = False, quiet: Quiet = Fa
     import tomllib
 
     text = files("draftproof.study").joinpath("demo.toml").read_text(encoding="utf-8")
-    _run(parse_plan(tomllib.loads(text), "demo"), text, out, resume, quiet, json_path)
+    _run(parse_plan(tomllib.loads(text), "demo"), out, resume, quiet, json_path)
 
 
 @app.command()
@@ -90,7 +90,7 @@ def run(
     json_path: Json = None,
 ) -> None:
     """Run a study. Exit code: 0 ADOPT, 10 KEEP_TARGET_ONLY, 11 INCONCLUSIVE, 12 ROLL_BACK."""
-    _run(*read_study(study), out, resume, quiet, json_path)
+    _run(load_plan(study), out, resume, quiet, json_path)
 
 
 @app.command(name="decide")
@@ -155,14 +155,14 @@ app.command(name="import")(import_command)
 app.add_typer(ladder_app, name="ladder")
 
 
-def _run(plan: Plan, source: str | None, out: Path, resume: bool, quiet: bool, json_path: Path | None) -> None:
+def _run(plan: Plan, out: Path, resume: bool, quiet: bool, json_path: Path | None) -> None:
     console = Console(quiet=quiet)
     with progress_into(out, console) as progress:
         require_copy(json_path, out)
         from draftproof.report.write import write_reports
         from draftproof.study.run import run_study
 
-        evidence, records = run_study(plan, out, resume=resume, progress=progress, source=source)
+        evidence, records = run_study(plan, out, resume=resume, progress=progress)
     path = write_reports(evidence, out, records)
     if json_path:
         ev.save(evidence, json_path)

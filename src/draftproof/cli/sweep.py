@@ -11,7 +11,7 @@ from draftproof.cli.quiet import Quiet, print_last
 from draftproof.errors import InputError
 from draftproof.report import words
 from draftproof.report.tables import table, text
-from draftproof.study.plan import read_study
+from draftproof.study.plan import load_plan
 
 if TYPE_CHECKING:
     from draftproof.study.sweep_result import Recommended
@@ -37,12 +37,12 @@ def sweep(
     from draftproof.study.sweep import run_sweep
 
     require_copy(json_path, out)
-    plan, source = read_study(study)
+    plan = load_plan(study)
     levels = _numbers("--batch", batch) if batch else plan.workload.concurrency
     swept = sweep_plan(plan, _numbers("--k", k), tuple(filter(None, proposers.split(","))), levels)
     console = Console(quiet=quiet)
     with progress_into(out, console) as progress:
-        result = run_sweep(swept, out, resume=resume, progress=progress, source=source)
+        result = run_sweep(swept, out, resume=resume, progress=progress)
     if json_path:
         write_whole(json_path, result.model_dump_json(indent=2) + "\n")
     for best in result.recommended:

@@ -11,7 +11,7 @@ from draftproof.cli.json_copy import require_copy
 from draftproof.cli.quiet import Quiet, print_last
 from draftproof.errors import InputError
 from draftproof.report.tables import table, text
-from draftproof.study.plan import Plan, parse_plan, read_study
+from draftproof.study.plan import Plan, load_plan, parse_plan
 
 EARLY_EXIT = "early-exit:"
 
@@ -54,7 +54,7 @@ def verify(
         return
     if plant is not None and plant not in controls:
         raise InputError(f"--plant {plant!r} is no control; --list-controls lists them")
-    plan, source = _plan(study, target, draft, num_speculative_tokens)
+    plan = _plan(study, target, draft, num_speculative_tokens)
     require_copy(json_path, None if plan_only else out)
     if not plan_only and out is None:
         raise InputError("--out is missing; give a folder for the result, or --plan-only")
@@ -71,8 +71,7 @@ def verify(
             write_whole(json_path, json.dumps(values, indent=2) + "\n")
         return
     with progress_into(out, console) as progress:
-        planted = controls[plant] if plant else None
-        result = verify_study(plan, out, resume=resume, progress=progress, plant=planted, source=source)
+        result = verify_study(plan, out, resume=resume, progress=progress, plant=controls[plant] if plant else None)
     path = write_verification(result, out)
     if json_path:
         write_whole(json_path, result.model_dump_json(indent=2) + "\n")
@@ -81,13 +80,13 @@ def verify(
     raise typer.Exit(OUTCOME_CODES[result.outcome])
 
 
-def _plan(study: Path | None, target: str | None, draft: str | None, k: int | None) -> tuple[Plan, str | None]:
+def _plan(study: Path | None, target: str | None, draft: str | None, k: int | None) -> Plan:
     named = {"--target": target, "--draft": draft, "--num-speculative-tokens": k}
     given = [name for name, value in named.items() if value is not None]
     if study is not None:
         if given:
             raise InputError(f"{given[0]} and a study were both given; put the value into the study, or leave it out")
-        return read_study(study)
+        return load_plan(study)
     if target is None or draft is None:
         raise InputError("nothing to check: give a study, or --target and --draft")
     speculation: dict[str, Any] = {} if k is None else {"num_speculative_tokens": k}
@@ -101,4 +100,4 @@ def _plan(study: Path | None, target: str | None, draft: str | None, k: int | No
     else:
         speculation |= {"proposer": "draft-model", "draft": draft}
     values = {"name": f"{target}, {draft}", "engine": {"target": target}, "speculation": speculation}
-    return parse_plan(values, "from the command line"), None
+    return parse_plan(values, "from the command line")

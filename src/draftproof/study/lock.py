@@ -15,6 +15,7 @@ from draftproof.environment import write_probe
 from draftproof.errors import OutputError, PlanError
 from draftproof.evidence import UNFINISHED, Study, write_whole
 from draftproof.study.plan import Plan
+from draftproof.study.study_file import as_study_file
 from draftproof.workload.prompts import WorkloadPrompt
 
 
@@ -89,16 +90,16 @@ def hash_of_prompts(prompts: Sequence[WorkloadPrompt]) -> str:
     return digest_of([asdict(prompt) for prompt in prompts])
 
 
-def write_lock(study: Study, out: Path, loaded: dict[str, Any], source: str | None = None) -> None:
+def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
     """
     Store the lock, or append to it how this start of the study resolved what the plan left open.
+
+    The plan is written as ``study.toml`` too, to be read and run again; nothing reads it from there.
 
     Parameters
     ----------
     loaded : dict
         Threads, context limit, the engine's capabilities.
-    source : str or None
-        The study file as it was read: kept as ``study.toml``, to be read and run again; what was locked is in the lock.
 
     Raises
     ------
@@ -120,8 +121,7 @@ def write_lock(study: Study, out: Path, loaded: dict[str, Any], source: str | No
     now = datetime.now(UTC).isoformat(timespec="seconds")
     lock["loaded"] = [*lock["loaded"], {**loaded, "at": now}]
     write_whole(path, json.dumps(lock, indent=2) + "\n")
-    if source is not None:
-        write_whole(out / "study.toml", source)
+    write_whole(out / "study.toml", as_study_file(study.plan))
 
 
 def _leaves(value: Any, name: str = "") -> dict[str, Any]:

@@ -360,53 +360,35 @@ def parse_plan(values: dict[str, Any], where: str) -> Plan:
 
 
 def load_plan(path: Path) -> Plan:
-    """Read a study file as `read_study` does, and return its plan alone."""
-    return read_study(path)[0]
-
-
-def read_study(path: Path) -> tuple[Plan, str | None]:
     """
     Read a study file; its key ``base`` names another one, over whose values its own are laid.
-
-    Returns
-    -------
-    Plan
-    str or None
-        The file's text; None where it is not the whole, because of a base.
 
     Raises
     ------
     PlanError
         A file is missing, is not TOML, or is not a valid plan.
     """
-    values, text = _whole(path)
-    return parse_plan(values, str(path)), text
+    return parse_plan(_read(path), str(path))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], str]:
+def _read(path: Path, among: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return a file's values over those of its ``base``, table by table."""
+    if path.resolve() in among:
+        raise PlanError(f"study {path} is its own base; remove that key there")
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text)
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"cannot read study {path}: {error.strerror}; give the path of a TOML file") from None
     except UnicodeDecodeError as error:
         raise PlanError(f"study {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"study {path} is not TOML: {error}; docs/study.md shows its shape") from None
-    return values, text
-
-
-def _whole(path: Path, among: tuple[Path, ...] = ()) -> tuple[dict[str, Any], str | None]:
-    """Return a file's values over those of its ``base``, table by table, and its text if it has none."""
-    if path.resolve() in among:
-        raise PlanError(f"study {path} is its own base; remove that key there")
-    values, text = _read(path)
     base = values.pop("base", None)
     if base is None:
-        return values, text
+        return values
     if not isinstance(base, str):
         raise PlanError(f"study {path}: base = {base!r}: give the path of another study, seen from this one's folder")
-    return _over(_whole(path.parent / base, (*among, path.resolve()))[0], values), None
+    return _over(_read(path.parent / base, (*among, path.resolve())), values)
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -36,22 +36,9 @@ from draftproof.workload.loaders import load_prompts
 from draftproof.workload.prompts import WorkloadPrompt
 
 
-def run_study(
-    plan: Plan, out: Path, *, resume: bool, progress: Progress, source: str | None = None
-) -> tuple[ev.Evidence, list[dict[str, Any]]]:
+def run_study(plan: Plan, out: Path, *, resume: bool, progress: Progress) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     """
     Run a study and write ``evidence.json``.
-
-    Parameters
-    ----------
-    plan : Plan
-    out : Path
-        Folder for everything that is stored.
-    resume : bool
-        Go on with what is in the folder.
-    progress : Progress
-    source : str or None
-        The study file as it was read, which is kept beside the lock.
 
     Returns
     -------
@@ -64,17 +51,11 @@ def run_study(
     """
     prompts = load_prompts(plan.workload.prompts, plan.workload.limit, plan.workload.seed)
     with alone(out), ExitStack() as opened:
-        return _run(plan, prompts, out, resume, progress, source, opened)
+        return _run(plan, prompts, out, resume, progress, opened)
 
 
 def _run(
-    plan: Plan,
-    prompts: Sequence[WorkloadPrompt],
-    out: Path,
-    resume: bool,
-    progress: Progress,
-    source: str | None,
-    opened: ExitStack,
+    plan: Plan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress, opened: ExitStack
 ) -> tuple[ev.Evidence, list[dict[str, Any]]]:
     study = open_study(plan, prompts, out, resume)
     complete = out / "evidence.json"
@@ -101,7 +82,7 @@ def _run(
         "machine": lasting(environment),
         "registration": registered(engine, plan, check),
     }
-    write_lock(study, out, loaded, source)
+    write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     findings = [
         {"finding": "claim of the engine", "result": capabilities.claim, "why": capabilities.claim_basis},

@@ -34,13 +34,9 @@ from draftproof.workload.prompts import WorkloadPrompt
 Records = list[dict[str, Any]]
 
 
-def run_sweep(
-    plan: SweepPlan, out: Path, *, resume: bool, progress: Progress, source: str | None = None
-) -> SweepResult:
+def run_sweep(plan: SweepPlan, out: Path, *, resume: bool, progress: Progress) -> SweepResult:
     """
     Run a sweep and write ``sweep.json``; every measured group is appended to the arm's own ``.jsonl`` as it comes.
-
-    ``source``, the study file as it was read, is kept beside the lock.
 
     Raises
     ------
@@ -51,11 +47,11 @@ def run_sweep(
     # a set often lies category by category, and the first look must be at a sample of all
     random.Random(plan.workload.seed).shuffle(prompts)
     with alone(out):
-        return _sweep(plan, prompts, out, resume, progress, source)
+        return _sweep(plan, prompts, out, resume, progress)
 
 
 def _sweep(
-    plan: SweepPlan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress, source: str | None
+    plan: SweepPlan, prompts: Sequence[WorkloadPrompt], out: Path, resume: bool, progress: Progress
 ) -> SweepResult:
     study = open_study(plan, prompts, out, resume)
     complete = out / "sweep.json"
@@ -74,7 +70,7 @@ def _sweep(
             arm.name: {"claim": one.claim, "max_len": one.max_len} for arm, one in zip(arms, details, strict=True)
         },
     }
-    write_lock(study, out, loaded, source)
+    write_lock(study, out, loaded)
     params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     advance = progress.start("warm-up", plan.measure.warmup_requests * len(arms))
     for engine in engines:

@@ -24,13 +24,7 @@ from draftproof.workload.loaders import load_prompts
 
 
 def verify_study(
-    plan: Plan,
-    out: Path,
-    *,
-    resume: bool,
-    progress: Progress,
-    plant: Control | None = None,
-    source: str | None = None,
+    plan: Plan, out: Path, *, resume: bool, progress: Progress, plant: Control | None = None
 ) -> ev.Verification:
     """
     Check a study's output and write ``verification.json``.
@@ -46,8 +40,6 @@ def verify_study(
     progress : Progress
     plant : Control or None
         Put into the engine, to see it found.
-    source : str or None
-        The study file as it was read, which is kept beside the lock.
 
     Raises
     ------
@@ -68,7 +60,6 @@ def verify_study(
             study,
             out,
             {"draftproof": __version__, "claim": able.claim, "registration": record, "planted": planted},
-            source,
         )
         stored = out / "requests.jsonl"
         records = read_records(stored)
