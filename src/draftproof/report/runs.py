@@ -27,6 +27,8 @@ RATIO_NAMES = {
     "speedup": "speed-up",
 }
 DIGEST_SHOWN = 12
+# a launch command is a page; --json has all of it
+VALUE_SHOWN = 60
 
 
 def print_runs(runs: Sequence[StoredRun], found: AcrossRuns, console: Console) -> None:
@@ -65,9 +67,10 @@ def _differences(first: str, other: Other) -> Table:
 
 
 def _values(item: RunDifference) -> list[str]:
-    """Both values; of a hash only its beginning."""
+    """Both values; of a hash, and of what is long, only the beginning."""
     shown = [words.plain(value) for value in (item.first, item.other)]
-    return [value[:DIGEST_SHOWN] if len(value) == 64 and value.isalnum() else value for value in shown]
+    shown = [value[:DIGEST_SHOWN] if len(value) == 64 and value.isalnum() else value for value in shown]
+    return [value if len(value) <= VALUE_SHOWN else f"{value[:VALUE_SHOWN]} ..." for value in shown]
 
 
 def _verdict_rows(evidence: Evidence) -> dict[str, str]:
