@@ -180,7 +180,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ev.Evidenc
     return folder / "out", evidence, records
 
 
-def test_the_folder_holds_the_four_files_and_nothing_else(finished: tuple[Path, ev.Evidence, Records]) -> None:
+def test_the_folder_holds_its_files_and_nothing_else(finished: tuple[Path, ev.Evidence, Records]) -> None:
     assert {path.name for path in finished[0].iterdir()} == FILES
 
 
