@@ -881,6 +881,23 @@ def test_a_sibling_with_a_draft_model_does_not_touch_its_parents_cache(truth: li
     assert last.speculation == one(engine, ask(LENGTH)).speculation
 
 
+def test_a_processor_that_asks_its_own_engine_ends_its_request_and_no_other(truth: list[int]) -> None:
+    """Rounds inside a round would commit tokens of rows that the outer one has already scored."""
+    engine = make_engine(proposer=PromptLookup(1, 2), max_batch=3)
+
+    def asks(input_ids, scores):
+        if input_ids.shape[1] > len(PROMPT) + 3:
+            engine.generate([PROMPT], ask(4))
+        return scores
+
+    params = [ask(20), ask(20, logits_processors=(asks,))]
+    beside, asking = engine.generate([PROMPT, PROMPT], params)
+    assert list(beside.token_ids) == truth[:20]
+    assert asking.finish_reason == "error" and "a round is running" in asking.error
+    assert list(asking.token_ids) == truth[: len(asking.token_ids)]
+    assert list(one(engine, ask(20)).token_ids) == truth[:20]
+
+
 DERIVABLE = {
     "draft-model": (DraftModel, lambda: (noisy_copy(tiny_llama()), 0.1)),
     "other-vocabulary": (CrossTokenizer, lambda: (tiny_llama(1, vocab=90), spelt_words(), 0.1)),
