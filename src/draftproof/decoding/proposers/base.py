@@ -12,6 +12,7 @@ from draftproof.decoding.target import Target
 from draftproof.sampling.accept import Proposal
 from draftproof.sampling.draw import Drawing, draw_alone
 from draftproof.sampling.noise import Noise
+from draftproof.sampling.upload import upload
 
 __all__ = ["Proposal", "Proposer", "ProposerContext", "point_masses", "unbound_copy"]
 Some = TypeVar("Some", bound="Proposer")
@@ -91,7 +92,7 @@ def point_masses(drafts: Sequence[Sequence[int]], device: torch.device) -> Propo
     for row, draft in enumerate(drafts):
         token_ids[row, : len(draft)] = torch.tensor(draft, dtype=torch.int64)
     num_tokens = torch.tensor([len(draft) for draft in drafts], dtype=torch.int64)
-    return Proposal(token_ids=token_ids.to(device), num_tokens=num_tokens.to(device))
+    return Proposal(token_ids=upload(token_ids, device), num_tokens=upload(num_tokens, device))
 
 
 def unbound_copy(
