@@ -76,6 +76,8 @@ def test_the_controls_are_listed(capsys: Captured, monkeypatch) -> None:
         (("{study}", "--target", "x", "--out", "o"), "--target and a study were both given"),
         (("{study}", "--out", "o", "--plant", "nothing"), "is no control; --list-controls"),
         (("{study}", "--out", "o", "--plant", "rejected tokens stay"), "cannot be planted in engine 'scripted'"),
+        (("{study}", "--plan-only", "--plant", "always accept"), "--plant and --plan-only were both given"),
+        (("{study}", "--plan-only", "--resume"), "--resume and --plan-only were both given"),
         (("missing.toml", "--out", "o"), "cannot read study missing.toml"),
     ],
 )

@@ -4,6 +4,7 @@ How often a round makes the host wait for the device: a fixed number, whatever K
 Counted on a CPU, where nothing waits: every operation that gives a value, or a shape that depends on values, to the host.
 """
 
+import sys
 from collections import Counter
 from itertools import product
 
@@ -65,6 +66,41 @@ class Methods(TorchFunctionMode):
         if name in READERS:
             self.counts[name] += 1
         return function(*args, **(kwargs or {}))
+
+
+ANSWERS = ("draftproof.decoding.proposers.stepwise", "draftproof.decoding.proposers.draft_cache")
+
+
+class Uploads(TorchFunctionMode):
+    """
+    Copies to a device for which the host would wait, with all that is queued there: those that are not told not to.
+
+    Left out are a model's own code, which moves what is there already, and a draft's answer, which moves only from another device.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name, kwargs = getattr(function, "__name__", ""), kwargs or {}
+        index = args[1] if name in ("__getitem__", "__setitem__") else ()
+        if any(isinstance(part, list | tuple) for part in (index if isinstance(index, tuple) else (index,))[:4]):
+            self.counts["index that is a list"] += 1
+        if name in ("tensor", "as_tensor") and kwargs.get("device") is not None:
+            self.counts["tensor made there"] += 1
+        caller = sys._getframe(1).f_globals["__name__"]
+        elsewhere = any(isinstance(item, torch.device | str) for item in (*args[1:], kwargs.get("device")))
+        elsewhere &= not caller.startswith(("transformers.", *ANSWERS))
+        if name == "to" and elsewhere and not kwargs.get("non_blocking"):
+            self.counts["to"] += 1
+        return function(*args, **kwargs)
+
+
+def uploads_of(work) -> Counter[str]:
+    with Uploads() as uploads:
+        work()
+    return uploads.counts
 
 
 def syncs_of(work) -> Counter[str]:
@@ -172,6 +208,35 @@ def test_log_probabilities_are_read_as_three_lists_more() -> None:
 def test_a_confidence_stop_waits_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROPOSERS, "unsure", lambda: DraftModel(tiny_llama(1), 0.5))
     assert counts_of("unsure", SAMPLED) == EXPECTED["draft-model"]
+
+
+HOST_MADE = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: HOST_MADE.to(x.device),
+        lambda x: torch.tensor([1], device=x.device),
+        lambda x: x[[0, 1]],
+        lambda x: x.__setitem__([0], 1.0),
+        lambda x: x[None][..., [0, 1]],
+    ],
+    ids=["to", "tensor", "get-list", "set-list", "get-last"],
+)
+def test_the_counter_sees_copies_that_wait(work) -> None:
+    assert uploads_of(lambda: work(torch.ones(2))).total() == 1
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED, PENALISED], ids=["greedy", "sampled", "penalised"])
+@pytest.mark.parametrize("name", PROPOSERS)
+def test_nothing_is_put_onto_the_device_in_a_way_that_waits(name: str, options: dict) -> None:
+    """Drafts draw one number after the other, and none may wait for the pass before it."""
+    decoder = make_decoder(tiny_llama(), PROPOSERS[name](), k=3, slots=2)
+    for slot in range(2):
+        decoder.submit(make_row([5, 9, 5, 9, 5, 9][slot:], 90, request_id=slot, seed=slot, **options))
+    decoder.step()
+    assert uploads_of(decoder.step) == {}
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])

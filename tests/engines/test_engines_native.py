@@ -18,13 +18,22 @@ from draftproof.decoding.proposers.draft_cache import CATCH_UP
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.digest import describe_files
 from draftproof.errors import InputError, ModelError, PromptError
-from draftproof.proposers import DraftModel, FirstOf, PromptLookup, Proposal, point_masses
+from draftproof.proposers import (
+    CrossTokenizer,
+    DraftModel,
+    EarlyExit,
+    FirstOf,
+    PromptLookup,
+    Proposal,
+    point_masses,
+)
 from draftproof.records import summarise_rounds
 from draftproof.sampling.accept import Decision, rejection
 from draftproof.sampling.draw import draw
 from draftproof.sampling.noise import KeyedNoise, Purpose
 from support.toy_engines import EOS, K, ask, make_engine, noisy_copy, numbered_words, text_of
 from support.toy_models import VOCAB, Scripted, judge, tiny_llama
+from support.toy_tokenizers import spelt_words
 
 PROMPT = [3, 4, 5, 3, 4, 5, 3, 4]
 PROMPTS = [PROMPT, [9], [*range(10, 50)], [8, 8, 6, 8, 8, 6, 8]]
@@ -870,6 +879,51 @@ def test_a_sibling_with_a_draft_model_does_not_touch_its_parents_cache(truth: li
     last = list(opened)[-1]
     assert list(last.token_ids) == truth
     assert last.speculation == one(engine, ask(LENGTH)).speculation
+
+
+def test_a_processor_that_asks_its_own_engine_ends_its_request_and_no_other(truth: list[int]) -> None:
+    """Rounds inside a round would commit tokens of rows that the outer one has already scored."""
+    engine = make_engine(proposer=PromptLookup(1, 2), max_batch=3)
+
+    def asks(input_ids, scores):
+        if input_ids.shape[1] > len(PROMPT) + 3:
+            engine.generate([PROMPT], ask(4))
+        return scores
+
+    params = [ask(20), ask(20, logits_processors=(asks,))]
+    beside, asking = engine.generate([PROMPT, PROMPT], params)
+    assert list(beside.token_ids) == truth[:20]
+    assert asking.finish_reason == "error" and "a round is running" in asking.error
+    assert list(asking.token_ids) == truth[: len(asking.token_ids)]
+    assert list(one(engine, ask(20)).token_ids) == truth[:20]
+
+
+DERIVABLE = {
+    "draft-model": (DraftModel, lambda: (noisy_copy(tiny_llama()), 0.1)),
+    "other-vocabulary": (CrossTokenizer, lambda: (tiny_llama(1, vocab=90), spelt_words(), 0.1)),
+    "early-exit": (EarlyExit, lambda: (1, 0.1)),
+    "first-of": (FirstOf, lambda: (PromptLookup(2, 2), EarlyExit(1))),
+}
+
+
+@pytest.mark.parametrize(("kind", "arguments"), DERIVABLE.values(), ids=DERIVABLE)
+def test_a_sibling_keeps_what_a_derived_proposer_changes(kind, arguments) -> None:
+    """A check runs on a sibling: it must judge the user's own class, not the one that this is derived from."""
+
+    class Derived(kind):
+        asked = 0
+
+        def propose(self, rows, limits):
+            self.asked += len(super().propose(rows, limits).token_ids)
+            return point_masses([[] for _ in rows], torch.device("cpu"))
+
+    engine = make_engine(proposer=Derived(*arguments()))
+    sibling = engine.sibling(max_batch=2, max_len=64)
+    done = one(sibling, ask(12))
+    assert type(sibling.proposer) is Derived and sibling.proposer.asked > 0 == engine.proposer.asked
+    assert all(item.num_proposed == 0 for item in done.rounds)
+    for name in ("source", "tokenizer", "confidence_threshold"):
+        assert getattr(sibling.proposer, name, None) is getattr(engine.proposer, name, None)
 
 
 class Remembers:

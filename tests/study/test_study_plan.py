@@ -205,6 +205,11 @@ def test_what_means_something_to_the_engine_is_taken(kind: str, values: dict[str
         pytest.param({"speculation": {"proposer": "early-exit"}}, "'exit_layer' goes with", id="no-exit-layer"),
         pytest.param({"speculation": {"exit_layer": 3}}, "'exit_layer' goes with", id="idle-exit-layer"),
         pytest.param({"speculation": {"confidence_threshold": 0.5}}, "prompt lookup has none", id="sure-lookup"),
+        pytest.param(
+            {"speculation": {"proposer": "early-exit", "exit_layer": 3, "prompt_lookup_max": 2}},
+            "'prompt_lookup_max' has no meaning for proposer 'early-exit'; remove it",
+            id="idle-lookup",
+        ),
         pytest.param({"engine": {"kind": "hf"}}, 'can claim "up_to_ties" at most', id="hf-claim"),
         pytest.param({"speculation": {"prompt_lookup_min": 5}}, "above 'prompt_lookup_max'", id="min-above-max"),
         pytest.param(

@@ -85,6 +85,15 @@ def test_every_group_is_paired_on_the_same_prompts_and_interleaved(
     assert "no verdict" in result.note and result.study.plan["sweep"]["batch"] == [1, 3]
 
 
+def test_an_arm_with_another_proposer_leaves_out_what_only_the_studys_own_reads() -> None:
+    looked_up = {"num_speculative_tokens": 3, "prompt_lookup_min": 2, "prompt_lookup_max": 3}
+    study = parse_plan({"name": "any", "speculation": looked_up}, "test")
+    first, second = arms_of(sweep_plan(study, (2,), ("prompt-lookup", "early-exit:4"), (1,)))
+    assert (first.plan.speculation.prompt_lookup_min, first.plan.speculation.prompt_lookup_max) == (2, 3)
+    assert (second.plan.speculation.prompt_lookup_min, second.plan.speculation.prompt_lookup_max) == (1, 4)
+    assert "prompt_lookup" not in second.lines(1) and second.plan.speculation.exit_layer == 4
+
+
 def test_the_arms_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int] = []
     generate = ScriptedEngine.generate

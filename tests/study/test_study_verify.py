@@ -35,6 +35,7 @@ def test_a_correct_engine_passes_and_what_was_registered_is_in_the_lock(tmp_path
     assert (sampled["alpha_fail"], sampled["delta"], sampled["sequences"]) == (1e-3, 0.12, 150)
     assert sampled["quotas"] == {"draft 1": 50, "draft 2+": 50, "bonus": 50}
     assert [item["expected"] for item in sampled["controls"]] == ["flagged", "flagged", "not flagged"]
+    assert "above 0.01 on the lattice" in sampled["accept rule, before a token is drawn"]
     assert result.equivalence.sampled is not None and result.equivalence.sampled.planned is not None
     assert len(json_lines(tmp_path / "out" / "requests.jsonl")) == 6 * 3
     assert "Nothing was timed." in result.limits

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 
+from draftproof import Engine, SamplingParams
 from draftproof.decoding.loop import roll_back
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.decoding.proposers.draft_model import DraftModel
@@ -22,7 +23,7 @@ from draftproof.verify.sampled import verify_sampled
 from draftproof.verify.toy.laws import draft_logits, kept, target_logits
 from draftproof.verify.toy.models import TabulatedDraft, TabulatedTarget
 from support.rational import AT_THE_EDGES, INSIDE, every_draft, law_of_target, measured_law, toys
-from support.toy_engines import make_engine, noisy_copy
+from support.toy_engines import make_engine, noisy_copy, numbered_words
 from support.toy_models import make_row, tiny_llama
 
 CONTROLS = DEFECTS | LOSSLESS
@@ -41,6 +42,20 @@ def test_a_control_replaces_one_part() -> None:
             part.name for part in fields(Parts) if getattr(planted, part.name) is not getattr(correct, part.name)
         ]
         assert changed == [control.part], control.name
+
+
+def test_a_control_around_a_draft_model_that_is_named_is_loaded_as_that_model_is(tmp_path) -> None:
+    """An engine finds the models inside a control, to load them and to count their memory; a sibling has it too."""
+    tiny_llama(0, torch.bfloat16).save_pretrained(tmp_path)
+    numbered_words().save_pretrained(tmp_path)
+    control = DEFECTS["most likely drafted"]
+    planted = control.plant(Parts(proposer=DraftModel(str(tmp_path)))).proposer
+    engine = Engine.from_pretrained(str(tmp_path), proposer=planted, max_len=64, num_speculative_tokens=2)
+    assert engine.memory()["draft_weights"] == engine.memory()["target_weights"]
+    for each in (engine, engine.sibling(max_batch=2, max_len=48)):
+        (done,) = each.generate([[3, 4, 5]], SamplingParams(max_tokens=12, ignore_eos=True))
+        assert type(each.proposer) is type(planted)
+        assert done.speculation is not None and done.speculation.num_draft_tokens > 5
 
 
 # --- the accept rule --------------------------------------------------------------------------------------------------

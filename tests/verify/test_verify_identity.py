@@ -1,11 +1,15 @@
 """The accept rule's law on a grid: the correct rule and its lossless variants are near, every wrong one is far."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 import torch
 
-from draftproof.sampling.accept import rejection
+from draftproof.sampling.accept import Decision, rejection
+from draftproof.sampling.coupled import coupled
+from draftproof.sampling.draw import draw
+from draftproof.sampling.noise import Purpose
 from draftproof.verify.controls import DEFECTS, LOSSLESS
 from draftproof.verify.identity import TOLERANCE, rule_identity
 
@@ -28,6 +32,31 @@ def test_a_rule_without_bonus_is_as_close_and_the_coupled_one_is_not_asked() -> 
     found = rule_identity(LOSSLESS["no bonus"].wrap(rejection))
     assert found is not None and found.worst < TOLERANCE / 2 and found.impossible == 0
     assert rule_identity(LOSSLESS["coupled rule"].wrap(rejection)) is None
+
+
+def matching(target_probs, proposal, keys, positions, noise):
+    """Draw from the target at each place, and keep drafted tokens while they are what came: exact, with one number a place."""
+    batch, width = proposal.token_ids.shape
+    numbers = noise.uniform(keys, positions, Purpose.TARGET, width + 1)
+    own = torch.stack([draw(target_probs[:, place], numbers[:, place]) for place in range(width + 1)], dim=1)
+    same = (own[:, :width] == proposal.token_ids) & (torch.arange(width) < proposal.num_tokens[:, None])
+    count = same.cumprod(-1).sum(-1)
+    return Decision(num_accepted=count, next_token_ids=own[torch.arange(batch), count])
+
+
+def test_a_rule_that_draws_from_the_target_and_compares_is_not_accused() -> None:
+    """There the tokens before a place stay by the target's numbers, of which the lattice has one."""
+    found = rule_identity(matching)
+    assert found is not None and found.worst < TOLERANCE / 2 and found.impossible == 0
+
+
+def test_a_rule_with_other_numbers_than_those_it_is_given_is_not_judged() -> None:
+    class Own:
+        def uniform(self, keys, positions, purpose, count):
+            return torch.rand(len(keys), count, dtype=torch.float64)
+
+    assert rule_identity(lambda *given: rejection(*given[:-1], Own())) is None
+    assert rule_identity(functools.partial(coupled)) is None
 
 
 def test_a_deviation_in_the_last_place_only_is_seen() -> None:

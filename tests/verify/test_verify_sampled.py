@@ -245,6 +245,13 @@ def test_every_token_is_held_against_the_law_after_its_own_prefix(changes: dict[
             prefix.append(plan.allowed_token_ids[log.cells[at]])
 
 
+@pytest.mark.parametrize("temperature", [1e-310, 1e-12], ids=["smallest", "tiny"])
+def test_at_a_tiny_temperature_the_law_is_the_likeliest_token_and_finite(temperature: float) -> None:
+    log = collected(engine(), design(sequences=20, temperature=temperature))
+    assert set(np.unique(log.laws)) == {0.0, 1.0}
+    assert (log.laws[np.arange(len(log.cells)), log.cells] == 1.0).all()
+
+
 def test_tokens_share_a_context_exactly_where_they_share_a_prefix() -> None:
     log = collected(engine(), design(sequences=40))
     prefixes = [tuple(log.cells[start:at]) for start in range(0, 320, 8) for at in range(start, start + 8)]

@@ -54,6 +54,9 @@ def verify(
         return
     if plant is not None and plant not in controls:
         raise InputError(f"--plant {plant!r} is no control; --list-controls lists them")
+    if plan_only and (plant is not None or resume):
+        name = "--resume" if plant is None else "--plant"
+        raise InputError(f"{name} and --plan-only were both given, and --plan-only checks nothing; leave one out")
     plan = _plan(study, target, draft, num_speculative_tokens)
     require_copy(json_path, None if plan_only else out)
     if not plan_only and out is None:

@@ -27,6 +27,7 @@ from draftproof.decoding.lap import mark
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
 from draftproof.decoding.proposers.check import ask
 from draftproof.decoding.target import Target
+from draftproof.errors import InputError
 from draftproof.records import Chunk, NextToken, Round
 from draftproof.sampling.accept import AcceptRule, rejection
 from draftproof.sampling.law import token_law
@@ -106,7 +107,18 @@ class Decoder:
             self._leave(row)
 
     def step(self) -> list[Row]:
-        """Run one round for everything that runs, and return the requests that got tokens (or an error)."""
+        """
+        Run one round for everything that runs, and return the requests that got tokens (or an error).
+
+        Raises
+        ------
+        InputError
+            A round is running, and something in it, such as a request's processor, asked for another one.
+        """
+        if self._in_round:
+            raise InputError(
+                "a round is running, and what runs in it asked this engine for another; use another engine there"
+            )
         try:
             self._in_round = True
             return self._round()

@@ -13,7 +13,6 @@ from draftproof.decoding.model import CachedModel, context_limit
 from draftproof.decoding.proposers.base import Proposer
 from draftproof.decoding.proposers.cross_tokenizer import CrossTokenizer
 from draftproof.decoding.proposers.draft_model import DraftModel
-from draftproof.decoding.proposers.first_of import FirstOf
 from draftproof.decoding.shapes import any_shapes, measure_shapes
 from draftproof.engines.base import Capabilities, ControlArm, WrapRule
 from draftproof.engines.load import hash_model, load_empty, load_model, tokenizers_differ
@@ -287,6 +286,7 @@ class Engine(DecoderEngine):
 
 
 def _draft_models(proposer: Proposer | None) -> list[DraftModel | CrossTokenizer]:
-    if isinstance(proposer, FirstOf):
-        return [draft for part in proposer.proposers for draft in _draft_models(part)]
-    return [proposer] if isinstance(proposer, DraftModel | CrossTokenizer) else []
+    """Return those in a proposer; one that is made of others, as `FirstOf`, names them in ``proposers``."""
+    if isinstance(proposer, DraftModel | CrossTokenizer):
+        return [proposer]
+    return [draft for part in getattr(proposer, "proposers", ()) for draft in _draft_models(part)]

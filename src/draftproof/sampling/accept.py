@@ -13,6 +13,7 @@ from torch import Tensor
 
 from draftproof.sampling.draw import draw
 from draftproof.sampling.noise import Noise, Purpose
+from draftproof.sampling.upload import upload
 
 Keys = Sequence[tuple[int, int]]
 
@@ -118,7 +119,7 @@ def rejection(target_probs: Tensor, proposal: Proposal, keys: Keys, positions: S
     draft_chosen = torch.ones_like(target_chosen)
     if proposal.probs is not None:
         draft_chosen = proposal.probs.gather(-1, chosen)[..., 0]
-    coins = noise.uniform(keys, positions, Purpose.ACCEPT, width).to(device)
+    coins = upload(noise.uniform(keys, positions, Purpose.ACCEPT, width), device)
     proposed = torch.arange(width, device=device) < proposal.num_tokens[:, None]
     accepted = (coins * draft_chosen < target_chosen) & proposed
     num_accepted = accepted.cumprod(-1).sum(-1)
@@ -132,7 +133,7 @@ def rejection(target_probs: Tensor, proposal: Proposal, keys: Keys, positions: S
         draft_probs = proposal.probs[rows, at]
     next_probs = target_probs[rows, num_accepted]
     corrected = residual(next_probs, draft_probs)
-    on_target = noise.uniform(keys, positions, Purpose.TARGET, width + 1).to(device)[rows, num_accepted]
-    on_residual = noise.uniform(keys, positions, Purpose.CORRECTION, width).to(device)[rows, at]
+    on_target = upload(noise.uniform(keys, positions, Purpose.TARGET, width + 1), device)[rows, num_accepted]
+    on_residual = upload(noise.uniform(keys, positions, Purpose.CORRECTION, width), device)[rows, at]
     next_token_ids = torch.where(rejected, draw(corrected, on_residual), draw(next_probs, on_target))
     return Decision(num_accepted=num_accepted, next_token_ids=next_token_ids)

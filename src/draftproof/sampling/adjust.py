@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from draftproof.request import SamplingParams
+from draftproof.sampling.upload import upload, upload_ids
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """As transformers' LogitsProcessor: (input ids (1, n), scores (1, V)) to scores (1, V), a function of the two alone."""
@@ -93,7 +94,8 @@ def adjust(scores: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
             if last < size and before[len(before) - len(start) :] == start:
                 scores[place, last] = -torch.inf
         if len(before) + num_unread - prefix.num_prompt < params.min_tokens:
-            scores[place, [token_id for token_id in prefix.end_token_ids if token_id < size]] = -torch.inf
+            ends = [token_id for token_id in prefix.end_token_ids if token_id < size]
+            scores[place].index_fill_(0, upload_ids(ends, scores.device), -torch.inf)
         if params.allowed_token_ids is not None:
             scores[place] = _only(scores[place], [token_id for token_id in params.allowed_token_ids if token_id < size])
         try:
@@ -110,8 +112,8 @@ def adjust(scores: Tensor, params: SamplingParams, prefix: Prefix) -> Tensor:
 
 def _counts(token_ids: Sequence[int], prefix: Prefix, positions: int, size: int, device: torch.device) -> Tensor:
     """Return how often each token occurs in these, what is unread and the draft before each position, shape (T, V)."""
-    known = torch.tensor([token_id for token_id in token_ids if token_id < size], dtype=torch.int64, device=device)
-    committed = known if prefix.unread is None else torch.cat([known, prefix.unread.to(device)])
+    known = upload_ids([token_id for token_id in token_ids if token_id < size], device)
+    committed = known if prefix.unread is None else torch.cat([known, upload(prefix.unread, device)])
     counts = torch.zeros(size, dtype=torch.int64, device=device)
     counts = counts.scatter_add_(0, committed, torch.ones_like(committed)).repeat(positions, 1)
     for place, token_id in enumerate(prefix.draft[: positions - 1], start=1):
@@ -121,9 +123,8 @@ def _counts(token_ids: Sequence[int], prefix: Prefix, positions: int, size: int,
 
 
 def _only(scores: Tensor, token_ids: Sequence[int]) -> Tensor:
-    kept = torch.full_like(scores, -torch.inf)
-    kept[list(token_ids)] = scores[list(token_ids)]
-    return kept
+    kept, at = torch.full_like(scores, -torch.inf), upload_ids(token_ids, scores.device)
+    return kept.index_copy_(0, at, scores[at])
 
 
 def _processed(processor: Processor, before: Sequence[int], scores: Tensor) -> Tensor:

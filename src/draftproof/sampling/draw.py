@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from draftproof.sampling.noise import Noise, Purpose
+from draftproof.sampling.upload import upload
 
 
 def draw(probs: Tensor, uniform: Tensor) -> Tensor:
@@ -26,7 +27,7 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
         Never a token of probability 0 when the row has any mass.
     """
     cumulative = probs.cumsum(-1)
-    wanted = uniform.to(probs.device)[:, None] * cumulative[:, -1:]
+    wanted = upload(uniform, probs.device)[:, None] * cumulative[:, -1:]
     token_ids = torch.searchsorted(cumulative, wanted, right=True)[:, 0]
     # rounding of the product can only reach the total, one step beyond the last token that has mass
     last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous(), right=False)[:, 0]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from draftproof.request import SamplingParams
 from draftproof.sampling.adjust import Prefix, adjust, needs_prefix
+from draftproof.sampling.upload import upload_ids
 
 
 def token_law(
@@ -54,7 +55,8 @@ def token_law(
         return _law(logits, params[0])
     result = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
     for rows in groups.values():
-        result[rows] = _law(logits[rows], params[rows[0]])
+        at = upload_ids(rows, logits.device)
+        result[at] = _law(logits[at], params[rows[0]])
     states: list[tuple[Prefix, Tensor]] = []
     for row in alone:
         one = given[row]
@@ -99,7 +101,7 @@ def _adjusted_law(logits: Tensor, params: SamplingParams, prefix: Prefix) -> tup
 
 def _law(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.allowed_token_ids is not None:
-        allowed = sorted(set(params.allowed_token_ids))
+        allowed = upload_ids(sorted(set(params.allowed_token_ids)), logits.device)
         probs = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
         probs[..., allowed] = _law(logits[..., allowed], params.model_copy(update={"allowed_token_ids": None}))
         return probs

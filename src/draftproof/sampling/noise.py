@@ -13,6 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from draftproof.sampling.upload import upload
+
 Array = npt.NDArray[np.uint64]
 # SplitMix64's constants; torch has no unsigned arithmetic, and these wrap to the same bits
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -97,7 +99,7 @@ class KeyedNoise:
         self, keys: Sequence[tuple[int, int]], positions: Sequence[int], count: int, size: int, device: torch.device
     ) -> Tensor:
         """See `Noise.exponential`: minus the logarithm of the middles of 2**52 equal parts of (0, 1)."""
-        start = torch.from_numpy(_states(keys, positions, Purpose.SHARED, count).view(np.int64)).to(device)
+        start = upload(torch.from_numpy(_states(keys, positions, Purpose.SHARED, count).view(np.int64)), device)
         # a SplitMix64 stream for each key: the state grows by the golden number from token to token
         stream = start[..., None] + torch.arange(size, device=device) * GOLDEN
         bits = _mix_in_place(stream).bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1)

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from draftproof.errors import PlanError
 from draftproof.request import describe
-from draftproof.study.plan import WITH_DRAFT, Plan, SpeculationPlan, Table, parse_plan
+from draftproof.study.plan import LOOKUP, WITH_DRAFT, Plan, SpeculationPlan, Table, parse_plan
 
 
 class SweepTable(Table):
@@ -124,6 +124,9 @@ def _with_arm(plan: SweepPlan, proposer: str, k: int) -> Plan:
         table["exit_layer"] = int(detail) if detail.isdigit() else detail or plan.speculation.exit_layer
     elif detail:
         raise PlanError(f"sweep: proposer '{proposer}': nothing goes behind the colon of '{name}'; name it alone")
+    # what only the study's own proposer has a meaning for
     if name == "prompt-lookup":
         table["confidence_threshold"] = 0.0
+    else:
+        table = {key: value for key, value in table.items() if key not in LOOKUP}
     return parse_plan({**values, "speculation": table}, f"with {proposer}, k = {k}")

@@ -27,6 +27,7 @@ PROPOSERS: dict[str, tuple[str, ...]] = {
     "openai_http": ("server",),
 }
 WITH_DRAFT = ("draft-model", "cross-tokenizer")
+LOOKUP = ("prompt_lookup_min", "prompt_lookup_max")
 
 
 class Table(BaseModel):
@@ -144,12 +145,11 @@ class SpeculationPlan(Table):
             raise ValueError("'exit_layer' goes with proposer 'early-exit', and only with it")
         if self.proposer == "prompt-lookup" and self.confidence_threshold:
             raise ValueError("'confidence_threshold' needs a proposer with probabilities, and prompt lookup has none")
-        if self.proposer == "server":
-            for name in ("confidence_threshold", "prompt_lookup_min", "prompt_lookup_max"):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(
-                        f"'{name}' has no meaning for proposer 'server'; give it to the server, and remove it here"
-                    )
+        idle = {"prompt-lookup": (), "server": ("confidence_threshold", *LOOKUP)}.get(self.proposer, LOOKUP)
+        for name in idle:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                given = "give it to the server, and remove it here" if self.proposer == "server" else "remove it"
+                raise ValueError(f"'{name}' has no meaning for proposer '{self.proposer}'; {given}")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise ValueError("'prompt_lookup_min' is above 'prompt_lookup_max'")
         return self

@@ -283,10 +283,12 @@ def _judged(
 
 def softmax_of_best(scores: Array, temperature: float, top_k: int) -> Array:
     """Return the law of scores, (..., V), at a temperature, from the ``top_k`` best and what ties with the last; 0 keeps all."""
-    scores = scores / temperature
+    # subtracting the largest first keeps tiny temperatures finite, as in `sampling.law`
+    with np.errstate(over="ignore"):
+        scores = (scores - scores.max(axis=-1, keepdims=True)) / temperature
     if 0 < top_k < scores.shape[-1]:
         last = np.partition(scores, -top_k, axis=-1)[..., -top_k, None]
         scores = np.where(scores < last, -np.inf, scores)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = np.exp(scores)
     law: Array = weights / weights.sum(axis=-1, keepdims=True)
     return law

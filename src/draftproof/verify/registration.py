@@ -4,8 +4,10 @@ from typing import Any
 
 from draftproof.engines.base import EngineProtocol
 from draftproof.verify.collect import SEED_STRIDE, SampledDesign
+from draftproof.verify.controls import RULE_DEFECTS
 from draftproof.verify.eprocess import SCOPES
 from draftproof.verify.greedy import RATE_FACTOR, STRICT
+from draftproof.verify.identity import TOLERANCE
 from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.log import PLACES
 from draftproof.verify.noise_floor import CAP
@@ -44,6 +46,10 @@ def registration(engine: EngineProtocol, sampled: dict[str, Any] | None, *, gree
 def sampled_record(engine: EngineProtocol, design: SampledDesign) -> dict[str, Any]:
     """Return the record of a check that knows the target's law."""
     able = engine.capabilities
+    first = {
+        "accept rule, before a token is drawn": f"total variation above {TOLERANCE} on the lattice, or an impossible token, is FAIL, "
+        f"if the same lattice finds {', '.join(RULE_DEFECTS)}, and clears the rejection rule; the coupled rule is not asked"
+    }
     return {
         "claim": f"total variation below {design.delta} overall and {design.delta_stratum} per place in the round",
         "prompts": [list(prompt) for prompt in design.prompts],
@@ -53,6 +59,7 @@ def sampled_record(engine: EngineProtocol, design: SampledDesign) -> dict[str, A
         "tokens of a sequence": design.tokens,
         "batch": design.batch,
         "seeds": f"{design.seed} x {SEED_STRIDE} + sequence; controls: the seeds after it",
+        **(first if able.replaceable_rule else {}),
         "tests": "verify.battery: support, chi-square, scores, independence, correlations, repeats; Holm",
         "e-process": f"on {', '.join(SCOPES)}; a look after each block; may stop with FAIL",
         "alpha_fail": design.alpha_fail,

@@ -1,8 +1,9 @@
 """What a proposer is. Any class with these three methods can propose tokens."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -11,8 +12,10 @@ from draftproof.decoding.target import Target
 from draftproof.sampling.accept import Proposal
 from draftproof.sampling.draw import Drawing, draw_alone
 from draftproof.sampling.noise import Noise
+from draftproof.sampling.upload import upload
 
-__all__ = ["Proposal", "Proposer", "ProposerContext", "point_masses"]
+__all__ = ["Proposal", "Proposer", "ProposerContext", "point_masses", "unbound_copy"]
+Some = TypeVar("Some", bound="Proposer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +92,27 @@ def point_masses(drafts: Sequence[Sequence[int]], device: torch.device) -> Propo
     for row, draft in enumerate(drafts):
         token_ids[row, : len(draft)] = torch.tensor(draft, dtype=torch.int64)
     num_tokens = torch.tensor([len(draft) for draft in drafts], dtype=torch.int64)
-    return Proposal(token_ids=token_ids.to(device), num_tokens=num_tokens.to(device))
+    return Proposal(token_ids=upload(token_ids, device), num_tokens=upload(num_tokens, device))
+
+
+def unbound_copy(
+    proposer: Some, memo: dict[int, object], *, shared: Sequence[str] = (), bound: Sequence[str] = ()
+) -> Some:
+    """
+    Return a copy for another engine, of the same class: what a class derived from a proposer adds or changes is judged too.
+
+    Parameters
+    ----------
+    memo : dict
+        As for ``__deepcopy__``.
+    shared : sequence of str
+        Attributes that both have, such as weights.
+    bound : sequence of str
+        Attributes that `Proposer.bind` made; the copy is bound to nothing yet.
+    """
+    twin = object.__new__(type(proposer))
+    memo[id(proposer)] = twin
+    for name, value in vars(proposer).items():
+        if name not in bound:
+            twin.__dict__[name] = value if name in shared else copy.deepcopy(value, memo)
+    return twin

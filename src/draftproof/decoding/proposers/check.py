@@ -7,6 +7,7 @@ import torch
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
+from draftproof.sampling.upload import upload_ids
 
 # rounding of a float64 sum over a vocabulary, with room for a law made in bfloat16 and renormalised
 MASS_TOLERANCE = 1e-6
@@ -67,7 +68,7 @@ def _checked(proposal: Proposal, limits: Sequence[int], vocab_size: int) -> Chec
             problems[row] = "a token's distribution is not one, or gives it no probability"
     # what follows a row's tokens is padding, and the round has room for the longest draft only
     width = max((counts[row] for row in range(rows) if row not in problems), default=0)
-    bad = torch.tensor(sorted(problems), dtype=torch.int64, device=proposal.token_ids.device)
+    bad = upload_ids(sorted(problems), proposal.token_ids.device)
     proposal = Proposal(
         token_ids=proposal.token_ids[:, :width].clamp(0, vocab_size - 1).index_fill(0, bad, 0),
         num_tokens=proposal.num_tokens.index_fill(0, bad, 0),

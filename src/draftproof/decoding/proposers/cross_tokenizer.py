@@ -7,12 +7,18 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.proposers.base import Proposal, ProposerContext
+from draftproof.decoding.proposers.base import Proposal, ProposerContext, unbound_copy
 from draftproof.decoding.proposers.draft_cache import DraftCache
 from draftproof.decoding.proposers.pieces import shared_tokens, token_pieces
 from draftproof.decoding.proposers.rendering import Reader, Rendering, drops_first_space
 from draftproof.decoding.proposers.stepwise import require_threshold
 from draftproof.errors import InputError, ModelError
+
+BOUND = (
+    *("_pieces", "_drops_first_space", "_reader", "_cache", "cached", "_target_ids", "_draft_ids", "_to_draft"),
+    *("_vocab_size", "_renderings"),
+)
+"""What `CrossTokenizer.bind` makes."""
 
 
 class CrossTokenizer:
@@ -62,8 +68,7 @@ class CrossTokenizer:
         self.source, self.tokenizer, self.confidence_threshold = model, tokenizer, confidence_threshold
 
     def __deepcopy__(self, memo: dict[int, object]) -> "CrossTokenizer":
-        # for another engine: the same weights, bound to nothing yet
-        return CrossTokenizer(self.source, self.tokenizer, self.confidence_threshold)
+        return unbound_copy(self, memo, shared=("source", "tokenizer"), bound=BOUND)
 
     def load(self, loader: Callable[[str], tuple[PreTrainedModel, PreTrainedTokenizerBase]]) -> None:
         """Load the model and its tokenizer if it was given by name."""

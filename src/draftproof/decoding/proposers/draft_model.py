@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from transformers import PreTrainedModel
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.proposers.base import Proposal, ProposerContext
+from draftproof.decoding.proposers.base import Proposal, ProposerContext, unbound_copy
 from draftproof.decoding.proposers.draft_cache import DraftCache
 from draftproof.decoding.proposers.stepwise import require_threshold
 from draftproof.errors import ModelError
@@ -41,8 +41,7 @@ class DraftModel:
         self.source, self.confidence_threshold = model, confidence_threshold
 
     def __deepcopy__(self, memo: dict[int, object]) -> "DraftModel":
-        # for another engine: the same weights, bound to nothing yet
-        return DraftModel(self.source, self.confidence_threshold)
+        return unbound_copy(self, memo, shared=("source",), bound=("_cache", "cached"))
 
     def load(self, loader: Callable[[str], PreTrainedModel]) -> None:
         """Load the model if it was given by name."""

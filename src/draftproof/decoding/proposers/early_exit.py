@@ -6,7 +6,7 @@ from torch import Tensor
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.model import CachedModel
-from draftproof.decoding.proposers.base import Proposal, ProposerContext
+from draftproof.decoding.proposers.base import Proposal, ProposerContext, unbound_copy
 from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits, require_threshold
 from draftproof.errors import InputError, ModelError
 
@@ -43,8 +43,7 @@ class EarlyExit:
         self.layer, self.confidence_threshold = layer, confidence_threshold
 
     def __deepcopy__(self, memo: dict[int, object]) -> "EarlyExit":
-        # for another engine: the same weights, bound to nothing yet
-        return EarlyExit(self.layer, self.confidence_threshold)
+        return unbound_copy(self, memo, bound=("_context", "_target"))
 
     def bind(self, context: ProposerContext) -> None:
         """Take the target's passes, and see that they can stop early."""

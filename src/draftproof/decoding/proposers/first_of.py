@@ -1,11 +1,10 @@
 """Ask several proposers in turn: for each row the first that has something to say."""
 
-import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.proposers.base import Proposal, Proposer, ProposerContext, point_masses
+from draftproof.decoding.proposers.base import Proposal, Proposer, ProposerContext, point_masses, unbound_copy
 from draftproof.decoding.proposers.check import stack
 from draftproof.errors import InputError
 
@@ -31,7 +30,7 @@ class FirstOf:
         self.proposers = proposers
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FirstOf":
-        return FirstOf(*(copy.deepcopy(proposer, memo) for proposer in self.proposers))
+        return unbound_copy(self, memo, bound=("_device", "_vocab_size"))
 
     def bind(self, context: ProposerContext) -> None:
         """Bind each."""

@@ -7,10 +7,18 @@ from draftproof.decoding.proposers.base import Proposal, Proposer, ProposerConte
 
 
 class Wrapper:
-    """Passes everything on, unchanged."""
+    """
+    Passes everything on, unchanged.
+
+    Attributes
+    ----------
+    proposers : tuple of Proposer
+        The one inside, where an engine finds the models that it is to load.
+    """
 
     def __init__(self, proposer: Proposer) -> None:
         self._proposer = proposer
+        self.proposers = (proposer,)
 
     def bind(self, context: ProposerContext) -> None:
         """See `Proposer.bind`."""
