@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from report_evidence import UNKNOWN, between, full, make_prediction, several_loads
+from report_evidence import UNKNOWN, between, full, make_prediction, make_sampled, several_loads
 
-from draftproof.evidence import EXIT_CODES, Interval, VerdictName
+from draftproof.evidence import EXIT_CODES, Interval, RuleIdentity, VerdictName
 from draftproof.report import words
 
 
@@ -101,3 +101,10 @@ def test_what_was_checked_is_one_sentence_a_check() -> None:
     behaved = sum(control.behaved for control in equivalence.controls)
     assert f"{behaved} of {len(equivalence.controls)} controls behaved." in sampled
     assert words.checked(equivalence.model_copy(update={"greedy": None, "sampled": None})) == []
+
+
+def test_a_verdict_on_the_accept_rule_alone_says_so() -> None:
+    assert words.judged_by(make_sampled()) == "own pass"
+    alone = make_sampled(tokens=0, identity=RuleIdentity(pairs=10, worst=0.5, tolerance=0.01, impossible=0))
+    assert words.judged_by(alone) == "the accept rule alone, without a sample"
+    assert words.judged_by(make_sampled(tokens=0)) == "own pass"

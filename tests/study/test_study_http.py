@@ -139,7 +139,8 @@ def test_a_servers_samples_are_judged_by_what_it_reports(tmp_path: Path) -> None
 
 def test_a_servers_samples_are_held_against_its_other_arm_where_that_is_asked_for(tmp_path: Path) -> None:
     """So few tell nothing apart and show nothing."""
-    changes = SAMPLED | {"method": "two-samples", "tokens": 4, "control_sequences": 50, "sequences": 100}
+    samples = {name: value for name, value in SAMPLED.items() if name != "num_logprobs"}
+    changes = samples | {"method": "two-samples", "tokens": 4, "control_sequences": 50, "sequences": 100}
     evidence, _ = attached(tmp_path, {"gap_s": 0.0}, {"gap_s": 0.0}, sampled=changes)
     assert evidence.equivalence is not None and evidence.equivalence.sampled is not None
     sampled = evidence.equivalence.sampled

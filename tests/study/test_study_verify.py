@@ -8,7 +8,7 @@ import pytest
 
 from draftproof.errors import OutputError, PlanError
 from draftproof.evidence import Verification
-from draftproof.study.plan import parse_plan
+from draftproof.study.plan import SampledPlan, parse_plan
 from draftproof.study.verify import plan_verification, verify_study
 from draftproof.verify.controls import DEFECTS
 from support.scripted import Silent, Stopping, json_lines, make_plan, study_values
@@ -95,7 +95,7 @@ def test_what_the_pilot_expects_is_what_comes(tmp_path: Path) -> None:
 
 def test_rank_cells_judge_the_whole_vocabulary(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"cells": "ranks", "delta": 0.2, "delta_stratum": 0.6, "min_stratum_tokens": 5}
-    changes |= {"sequences": 300, "control_sequences": 150}
+    changes |= {"sequences": 300, "control_sequences": 150, "words": list(SampledPlan.model_fields["words"].default)}
     steep = {"spread": 1.0, "copying": 9.0}
     result = verified(tmp_path, sampled=changes, script=steep)
     sampled = result.equivalence.sampled
@@ -138,3 +138,21 @@ def test_a_change_of_the_rejection_rule_is_not_planted_beside_the_coupled_one(tm
     with pytest.raises(PlanError, match='changes the rejection rule; set verification = "rejection"'):
         verify_study(coupled, tmp_path / "out", resume=False, progress=Silent(), plant=DEFECTS["always accept"])
     assert not (tmp_path / "out").exists()
+
+
+def test_values_of_another_way_to_judge_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"sampled\.num_logprobs is for method 'top-logprobs'"):
+        verified(tmp_path, sampled={"num_logprobs": 5})
+    with pytest.raises(PlanError, match="'words' has no meaning for cells 'ranks'"):
+        make_plan(tmp_path, sampled={"cells": "ranks"})
+    assert not (tmp_path / "out").exists()
+
+
+def test_records_of_prompts_that_the_study_does_not_have_are_run_again(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        verify_study(plan, tmp_path / "out", resume=False, progress=Stopping("both arms", 3))
+    stored = tmp_path / "out" / "requests.jsonl"
+    stored.write_text(stored.read_text(encoding="utf-8").replace('"p1"', '"another"'), encoding="utf-8")
+    assert verify_study(plan, tmp_path / "out", resume=True, progress=Silent()).outcome == "PASS"
+    assert {record["prompt_id"] for record in json_lines(stored)} == {f"p{number}" for number in range(6)}

@@ -192,7 +192,8 @@ def equivalence_lines(equivalence: Equivalence | None) -> list[tuple[str, str]]:
         lines.append((f"sampled: {words.NOT_MEASURED}", ""))
     else:
         told = f"sampled {sampled.outcome}: total variation upper bound {words.number(sampled.tv_upper_bound)}"
-        told += f" (delta {sampled.delta:g}), p-value {words.number(sampled.p_value)}, {sampled.tokens} tokens, by {sampled.method}"
+        told += f" (delta {sampled.delta:g}), p-value {words.number(sampled.p_value)}, {sampled.tokens} tokens, "
+        told += f"by {words.judged_by(sampled)}"
         lines.append((told, _RESULT_STYLES[sampled.outcome]))
         if sampled.smallest_deviation is not None:
             told = words.smallest_seen(sampled.smallest_deviation)

@@ -19,6 +19,7 @@ from draftproof.evidence import (
     Outcome,
     Prediction,
     SampledPlanned,
+    SampledResult,
     SmallestDeviation,
     VerdictName,
 )
@@ -51,6 +52,7 @@ OUTCOME_MEANINGS: Mapping[Outcome, str] = {
     "FAIL": "The speculative output is not the target's: turn speculative decoding off and find the cause first.",
     "INCONCLUSIVE": "Neither was shown: the reasons say what is missing. Do not take this for a pass.",
 }
+
 
 METHOD_MEANINGS: Mapping[str, str] = {
     "own pass": (
@@ -101,6 +103,11 @@ def number(value: float | None) -> str:
         return f"{value:.3g}"
     digits = 0 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
+
+
+def judged_by(sampled: SampledResult) -> str:
+    """What the sampled law was held against."""
+    return sampled.method if sampled.tokens or sampled.identity is None else "the accept rule alone, without a sample"
 
 
 def smallest_seen(deviation: SmallestDeviation | None) -> str:

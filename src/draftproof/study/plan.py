@@ -301,6 +301,14 @@ class SampledPlan(Table):
             raise ValueError("give two or more different words, none of them empty")
         return value
 
+    @model_validator(mode="after")
+    def _words_are_used(self) -> "SampledPlan":
+        if self.cells == "ranks" and self.words != type(self).model_fields["words"].default:
+            raise ValueError(
+                "'words' has no meaning for cells 'ranks', which generate from the whole vocabulary; remove it"
+            )
+        return self
+
 
 class Plan(Table):
     """A whole study."""

@@ -10,15 +10,16 @@ from draftproof.errors import OutputError
 from draftproof.evidence import write_whole
 from draftproof.measure.run import BLOCKS, Save
 from draftproof.study.append import append_record
+from draftproof.workload.prompts import WorkloadPrompt
 
 GROUP = ("prompt_id", "repeat", "concurrency")
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path, prompts: Sequence[WorkloadPrompt]) -> list[dict[str, Any]]:
     """
     Read ``requests.jsonl``, and leave in the file only whole groups, so that appending is safe.
 
-    A line that a kill has cut or that is no record is dropped, and its group is run again.
+    A line that a kill has cut, or that is no record of one of the study's prompts, is dropped, and its group is run again.
 
     Raises
     ------
@@ -33,9 +34,12 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         raise OutputError(f"cannot read {path}: {error.strerror}; move it away, or choose another --out") from None
     records: list[dict[str, Any]] = []
     blocks: dict[tuple[Any, ...], list[str]] = {}
+    known = {prompt.id for prompt in prompts}
     for line in text.split("\n"):
         try:
             record = json.loads(line)
+            if record["prompt_id"] not in known:
+                continue
             blocks.setdefault(tuple(record[key] for key in GROUP), []).append(record["block"])
             records.append(record)
         except (ValueError, TypeError, KeyError):

@@ -63,7 +63,7 @@ def _run(
         evidence = ev.load(complete)
         if evidence.study.hash == study.hash and evidence.draftproof_version == __version__:
             progress.say(f"{out} holds this study, complete; showing it")
-            return evidence, read_records(out / "requests.jsonl")
+            return evidence, read_records(out / "requests.jsonl", prompts)
     if resume and not (out / "lock.json").exists():
         progress.say(f"{out} holds no study yet; beginning one")
     gauge = Gauge()
@@ -100,7 +100,7 @@ def _run(
 
     run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
     stored = out / "requests.jsonl"
-    records = read_records(stored)
+    records = read_records(stored, prompts)
     table = plan.workload.arrival
     arrival = None if table is None else Arrival(**table.model_dump())
     load = "" if arrival is None else f"{arrival.rate_per_s:g} a second, "

@@ -65,6 +65,11 @@ def sampled_check(engine: EngineProtocol, plan: Plan) -> SampledCheck | None:
         raise PlanError(
             f"sampled.method = '{method}': engine '{able.name}' cannot do that; allowed: auto, {', '.join(known)}"
         )
+    for name in ("num_logprobs", "logprobs_mode"):
+        if method != "top-logprobs" and getattr(table, name) != type(table).model_fields[name].default:
+            raise PlanError(
+                f"sampled.{name} is for method 'top-logprobs', and engine '{able.name}' is judged by '{method}' here; remove it"
+            )
     allowed = _allowed(engine, plan)
     try:
         prompts = tuple(tuple(engine.encode(text)) for text in table.prompt)

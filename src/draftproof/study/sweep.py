@@ -81,7 +81,7 @@ def _sweep(
         out / f"{number:02d}-{arm.proposer.partition(':')[0]}-k{arm.num_speculative_tokens}.jsonl"
         for number, arm in enumerate(arms)
     ]
-    records = [read_records(path) for path in paths]
+    records = [read_records(path, prompts) for path in paths]
     swept: list[SweptArm] = []
     for batch in plan.sweep.batch:
         dropped = _race(plan, arms, engines, paths, records, batch, prompts, progress)

@@ -62,7 +62,7 @@ def verify_study(
             {"draftproof": __version__, "claim": able.claim, "registration": record, "planted": planted},
         )
         stored = out / "requests.jsonl"
-        records = read_records(stored)
+        records = read_records(stored, prompts)
         params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
         run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
         with appending(stored, records) as save:
