@@ -41,7 +41,8 @@ def native(models: Path, folder: Path, draft: str | None = "draft", **tables: di
     path = folder / "prompts.jsonl"
     lines = [{"id": f"p{index}", "category": "list", "prompt": text} for index, text in enumerate(PROMPTS)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    drafting = {"proposer": "draft-model", "draft": str(models / draft)} if draft else {"prompt_lookup_max": 2}
+    lookup = {} if "speculation" in tables else {"prompt_lookup_max": 2}
+    drafting = {"proposer": "draft-model", "draft": str(models / draft)} if draft else lookup
     values: dict[str, Any] = {
         "name": "tiny",
         "engine": {"target": str(models / "target"), "dtype": "float32", "max_len": 128},
