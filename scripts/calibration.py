@@ -38,12 +38,13 @@ class Stage:
 
 
 STAGES = (
-    Stage(plan=ToyPlan(vocab_size=16), defects=20, lossless=0, correct=20, covered=True),
+    Stage(plan=ToyPlan(vocab_size=16, sequences=3000), defects=20, lossless=0, correct=0),
+    Stage(plan=ToyPlan(vocab_size=16), defects=0, lossless=0, correct=20, covered=True),
     # how often what is right is blamed does not depend on the size, so that the many seeds are of a smaller plan
     Stage(plan=ToyPlan(vocab_size=16, sequences=500), defects=0, lossless=200, correct=200),
     Stage(plan=ToyPlan(vocab_size=16, draft="near"), defects=0, lossless=0, correct=20, covered=True),
-    Stage(plan=ToyPlan(vocab_size=8), defects=2, lossless=4, correct=10),
-    Stage(plan=ToyPlan(vocab_size=64), defects=2, lossless=4, correct=10),
+    Stage(plan=ToyPlan(vocab_size=8), defects=1, lossless=2, correct=10),
+    Stage(plan=ToyPlan(vocab_size=64), defects=1, lossless=2, correct=10),
 )
 
 
