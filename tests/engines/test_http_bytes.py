@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +17,7 @@ from draftproof.errors import ServerError
 from draftproof.measure.times import inter_chunk_gaps, inter_token_gaps, time_per_output_token, time_to_first_token
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
+from support.leftovers import no_thread_stays
 from support.raw_server import (
     CHUNKED,
     CLOSED,
@@ -46,9 +46,8 @@ END = tokens(finish="length")
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
+    with no_thread_stays():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from draftproof.errors import InputError, PromptError, ServerError
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
 from support.fake_server import EOS, MAX_LEN, Behaviour, FakeServer, Table, serving, spell
+from support.leftovers import no_thread_stays
 from support.toy_engines import numbered_words
 
 PROMPT = [5, 9, 7]
@@ -32,9 +32,8 @@ WITH_IDS = ("vllm", "sglang", "tgi", "llamacpp")
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) <= before
+    with no_thread_stays():
+        yield
 
 
 def connect(plain: FakeServer | str, drafting: FakeServer | str | None = None, **options: Any) -> HttpEngine:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from draftproof.study.run import run_study
 from draftproof.study.verify import verify_study
 from support import fake_server
 from support.fake_server import serving
+from support.leftovers import no_thread_stays
 from support.processes import begin, interrupt_once
 from support.scripted import Silent, json_lines, toml
 from support.toy_engines import numbered_words
@@ -34,9 +34,10 @@ LAUNCH = {"target_only": ["a", "{port}"], "speculative": ["a", "{port}"]}
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    threads, processes = set(threading.enumerate()), set(psutil.Process().children(recursive=True))
-    yield
-    assert set(psutil.Process().children(recursive=True)) <= processes and set(threading.enumerate()) <= threads
+    processes = set(psutil.Process().children(recursive=True))
+    with no_thread_stays():
+        yield
+    assert set(psutil.Process().children(recursive=True)) <= processes
 
 
 def make_plan(folder: Path, engine: dict[str, Any], **tables: Any) -> Plan:
