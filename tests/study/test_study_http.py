@@ -219,6 +219,7 @@ def test_a_study_starts_its_servers_and_stops_them(tmp_path: Path, together: boo
     assert evidence.environment["engine"]["launch"]["speculative"].endswith("speculates=true")
     blocks = [record["block"] for record in records]
     assert blocks == (["A1", "B", "A2"] * COUNT if together else ["A1"] * COUNT + ["B"] * COUNT + ["A2"] * COUNT)
+    assert any("side by side" in line for line in evidence.limits) == together
     # a folder that is complete is shown, and one whose servers are on other ports goes on
     resumed, _ = run_study(plan, tmp_path / "out", resume=True, progress=Silent())
     assert resumed == evidence
