@@ -64,7 +64,8 @@ class SamplingParams(BaseModel):
     min_tokens : int, 0 or more
         No end (EOS, stop token, stop string) before so many generated tokens.
     stop : tuple of str
-        The text ends before the first of these.
+        The text ends before the first of these. One that is a special token of the tokenizer's ends the request as a stop
+        token does.
     stop_token_ids : tuple of int
         Tokens that end the request, besides EOS; they stay in the output's token ids.
     ignore_eos : bool
@@ -130,7 +131,7 @@ class SamplingParams(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise InputError(f"sampling parameters: {describe(error)}") from None
+            raise InputError(f"sampling parameters: {describe(error, type(self))}") from None
 
     @field_validator("stop", mode="before")
     @classmethod

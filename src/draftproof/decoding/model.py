@@ -56,7 +56,7 @@ class CachedModel:
     Parameters
     ----------
     model : PreTrainedModel
-        A causal decoder with full or sliding-window attention in every layer, "eager" or "sdpa".
+        A causal decoder with full or sliding-window attention in every layer, "eager" or "sdpa"; put into eval mode.
     num_slots : int
     max_len : int
         Longest sequence in tokens.
@@ -72,6 +72,8 @@ class CachedModel:
     def __init__(self, model: PreTrainedModel, *, num_slots: int, max_len: int, block: int) -> None:
         kinds = layer_kinds(model)
         self.model = model
+        # dropout would make every pass another
+        model.eval()
         self.block = block
         self.max_len = max_len
         self.device = model.device
