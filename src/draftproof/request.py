@@ -91,6 +91,8 @@ class SamplingParams(BaseModel):
 
     Notes
     -----
+    Of a model's generation config only the ends are used: temperature, penalties and the like are what is asked for here.
+
     The order is that of transformers: bias, penalties, bad words, minimum length, allowed ids, processors, temperature,
     top-k, top-p, min-p. ``regex`` and ``json_schema`` are a processor after the user's own.
 

@@ -80,6 +80,10 @@ class CachedModel:
         self.dtype = model.dtype
         self.shapes = PassShapes()
         head = model.get_output_embeddings()
+        if head is None:
+            raise ModelError(
+                f"{type(model).__name__} has no language model head; allowed: causal decoders, e.g. LlamaForCausalLM"
+            )
         self.vocab_size = int(head.out_features if hasattr(head, "out_features") else head.weight.shape[0])
         stock = model.config._attn_implementation
         self._eager = stock == "eager"
