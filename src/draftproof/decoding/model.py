@@ -24,6 +24,15 @@ FIRST_KEY_LEN = 256
 FULL, SLIDING = "full_attention", "sliding_attention"
 # windows that a model's own code applies, without a cache layer that tells
 HIDDEN_WINDOWS = ("window_size", "attention_window", "local_attention_window_size")
+# what configurations of mixtures of experts have
+EXPERTS = (
+    "num_experts_per_tok",
+    "experts_per_token",
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+)
 KINDS: dict[Any, str] = {DynamicLayer: FULL, DynamicSlidingWindowLayer: SLIDING}
 
 
@@ -89,6 +98,7 @@ class CachedModel:
         self._eager = stock == "eager"
         # a model with attention code of its own knows its own kernels only
         self._kernel = GROUPED if not self._eager and model._supports_attention_backend else stock
+        self.has_experts = any(getattr(model.config, key, None) for key in EXPERTS)
         self.num_layers = int(model.config.num_hidden_layers)
         self._mixed = len(set(kinds)) > 1
         self._window = int(model.config.sliding_window) if SLIDING in kinds else None

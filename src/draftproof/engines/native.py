@@ -190,6 +190,7 @@ class Engine(DecoderEngine):
         basis = (
             f"load-time self-test on this machine: {len(measured.agree)} pass shapes equal bit for bit "
             f"({', '.join(measured.agree)}), {measured.threads} threads"
+            + (f"; but {measured.reason}" if measured.reason else "")
             if self.numerics == "bitwise"
             else "numerics = 'fast': passes of any shape"
         )
