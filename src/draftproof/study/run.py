@@ -7,6 +7,7 @@ Everything measured is appended to ``requests.jsonl`` as it comes, so a run that
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,21 +106,22 @@ def _run(
     arrival = None if table is None else Arrival(**table.model_dump())
     load = "" if arrival is None else f"{arrival.rate_per_s:g} a second, "
     with appending(stored, records) as save, gauge.opened(capabilities.details.get("device")):
-        for repeat in range(plan.measure.repeats):
-            for concurrency in plan.workload.concurrency:
-                advance = progress.start(f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}", len(prompts))
-                run_arms(
-                    engine,
-                    prompts,
-                    params,
-                    concurrency=concurrency,
-                    repeat=repeat,
-                    skip=groups_of(records),
-                    save=save,
-                    advance=advance,
-                    arrival=arrival,
-                    gauge=gauge,
-                )
+        for repeat, concurrency in product(range(plan.measure.repeats), plan.workload.concurrency):
+            if _smoke(records) is not None:
+                break
+            advance = progress.start(f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}", len(prompts))
+            run_arms(
+                engine,
+                prompts,
+                params,
+                concurrency=concurrency,
+                repeat=repeat,
+                skip=groups_of(records),
+                save=save,
+                advance=advance,
+                arrival=arrival,
+                gauge=gauge,
+            )
     _write_rounds(out / "rounds.jsonl", records)
     stopped = _smoke(records)
     usable = [record for record in records if not record["error"]]

@@ -67,6 +67,8 @@ def verify_study(
         run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
         with appending(stored, records) as save:
             for concurrency in plan.workload.concurrency:
+                if any(item["error"] for item in records):
+                    break
                 run_arms(
                     engine,
                     prompts,
