@@ -276,3 +276,11 @@ def test_a_mixture_of_experts_claims_no_bits_however_the_tested_passes_agree() -
     engine = make_engine(model, max_len=64)
     assert engine.capabilities.claim == "up_to_ties" and measured.reason in engine.capabilities.claim_basis
     assert measure_shapes(told()).reason is None
+
+
+def test_weights_that_are_not_numbers_are_named_as_what_they_are() -> None:
+    model = tiny_llama()
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    with pytest.raises(ModelError, match=r"logits that are not finite in torch.float64; check its weights"):
+        measure_shapes(CachedModel(model, num_slots=1, max_len=64, block=BLOCK))

@@ -113,11 +113,12 @@ class Decoder:
         Raises
         ------
         InputError
-            A round is running, and something in it, such as a request's processor, asked for another one.
+            A round is running, and another thread, or something in it such as a request's processor, asked for another one.
         """
         if self._in_round:
             raise InputError(
-                "a round is running, and what runs in it asked this engine for another; use another engine there"
+                "a round is running: an engine serves one thread at a time, and what runs in its round cannot ask it for another; "
+                "wait until it is over, or use another engine"
             )
         try:
             self._in_round = True

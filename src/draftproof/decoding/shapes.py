@@ -155,11 +155,16 @@ def _require_same_model(model: CachedModel, tokens: list[int], prefix: int, refe
     Raises
     ------
     ModelError
-        They do not: the model needs something of its cache or mask that a prepared 4-D mask does not give.
+        They do not: the model needs something of its cache or mask that a prepared 4-D mask does not give. Or its logits
+        are not finite.
     """
     with torch.no_grad():
         plain = model.model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False).logits[0]
     wanted = plain[prefix : prefix + len(reference)].to(torch.float64)
+    if not wanted.isfinite().all():
+        raise ModelError(
+            f"{type(model.model).__name__} gives logits that are not finite in {model.dtype}; check its weights, or take another dtype"
+        )
     gap = (torch.stack(reference).to(torch.float64) - wanted).abs().mean() / wanted.std()
     if not gap < ROUNDING[model.dtype]:
         raise ModelError(

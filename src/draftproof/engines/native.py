@@ -34,7 +34,7 @@ VERIFICATIONS = {"rejection": (rejection, draw_alone), "coupled": (coupled, draw
 
 class Engine(DecoderEngine):
     """
-    Exact speculative decoding of a transformers model.
+    Exact speculative decoding of a transformers model, for one thread at a time.
 
     Parameters
     ----------
