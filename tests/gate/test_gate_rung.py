@@ -29,6 +29,7 @@ def test_a_rung_holds_what_a_server_needs_to_run_it() -> None:
         pytest.param({}, "batch 1, K 5", False, id="fixed"),
         pytest.param({"batches": (8,), "k": 3}, "batch 8, K 3", False, id="batch"),
         pytest.param(DYNAMIC, "batch 1, dynamic K up to 5", True, id="threshold"),
+        pytest.param({"proposer": "server", "batches": (2,)}, "batch 2, the server's K", False, id="server"),
         pytest.param({"k": "dynamic"}, "batch 1, dynamic K", True, id="no-number"),
     ],
 )

@@ -34,7 +34,9 @@ class Rung(BaseModel):
 
     @property
     def label(self) -> str:
-        """Batch and K in words."""
+        """Batch and K in words; a server's K is in its command, and the plan's is not told to it."""
+        if self.speculation.get("proposer") == "server":
+            return f"batch {self.batch}, the server's K"
         up_to = f" up to {self._k}" if isinstance(self._k, int) else ""
         return f"batch {self.batch}, {f'dynamic K{up_to}' if self.is_dynamic else f'K {self._k}'}"
 
