@@ -10,7 +10,7 @@ from draftproof.engines.launch import Launch
 from draftproof.engines.script import Script
 from draftproof.errors import InputError, PlanError
 from draftproof.gate.policy import Policy
-from draftproof.request import describe
+from draftproof.request import SamplingParams, describe
 
 SERVED = {"base_url", "speculative_base_url", "server", "timeout_s", "launch"}
 MEANINGLESS = {
@@ -348,6 +348,11 @@ class Plan(Table):
                 f'engine \'{self.engine.kind}\' can claim "up_to_ties" at most; set min_claim = "up_to_ties" under [policy]'
             )
         return self
+
+    @property
+    def params(self) -> SamplingParams:
+        """What each measured request asks for."""
+        return SamplingParams(max_tokens=self.workload.max_tokens, **self.sampling.model_dump())
 
 
 def parse_plan(values: dict[str, Any], where: str) -> Plan:
