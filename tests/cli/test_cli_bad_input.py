@@ -24,9 +24,8 @@ def content(folder: Path) -> dict[str, bytes | None]:
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draftproof: Call) -> Refused:
+def refused(tmp_path: Path, short_self_test: None, draftproof: Call) -> Refused:
     """Run the command line in this process and return its one line."""
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
     def call(*arguments: object) -> str:
         before = content(tmp_path)

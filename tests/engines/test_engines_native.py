@@ -35,6 +35,8 @@ from support.toy_engines import EOS, K, ask, make_engine, noisy_copy, numbered_w
 from support.toy_models import VOCAB, Scripted, judge, tiny_llama
 from support.toy_tokenizers import spelt_words
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 PROMPT = [3, 4, 5, 3, 4, 5, 3, 4]
 PROMPTS = [PROMPT, [9], [*range(10, 50)], [8, 8, 6, 8, 8, 6, 8]]
 LENGTH = 20
@@ -47,12 +49,6 @@ PROPOSERS = {
 BOTH_ARMS = pytest.mark.parametrize("speculate", [False, True], ids=["target-only", "speculative"])
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 every_proposer = pytest.mark.parametrize("kind", PROPOSERS)
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every engine measures its pass shapes; here over fewer positions, which is held in full elsewhere."""
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 @pytest.fixture(scope="module")
