@@ -87,7 +87,7 @@ def test_what_was_rolled_back_is_not_exported(export: Call) -> None:
 def test_a_model_that_only_draftproof_knows_is_written_as_its_folder(
     export: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftproof.engines.load.resolve", lambda name, progress: Path("/models/demo"))
+    monkeypatch.setattr("draftproof.engines.resolve.resolve", lambda name, progress: Path("/models/demo"))
     promote("first", engine=HF | {"target": "SmolLM2-135M-Instruct"}, draft="~/draft")
     code, out, _ = export("hf")
     assert code == 0 and "target_name = '/models/demo'" in out

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from draftproof.engines.launch import Launch, Launched
-from draftproof.engines.load import resolve
 from draftproof.engines.openai_http import HttpEngine
+from draftproof.engines.resolve import resolve
 from draftproof.study.plan import load_plan
 from support.recorded import COUNT, PROMPT, TARGET, ask, params
 

@@ -114,7 +114,7 @@ class Replay(Client):
 def record() -> None:
     from draftproof.engines import openai_http
     from draftproof.engines.launch import Launch, Launched
-    from draftproof.engines.load import resolve
+    from draftproof.engines.resolve import resolve
 
     launch = load_plan(Path("studies/vllm.toml")).engine.launch
     assert launch is not None
