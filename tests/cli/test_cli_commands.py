@@ -12,7 +12,7 @@ from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.cli.main import app
 from draftproof.report import words
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
 from support.command_line import Call, exit_code
 from support.processes import begin, interrupt_once
 from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study

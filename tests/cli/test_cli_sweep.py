@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from draftproof.study import sweep as module
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
 from support.command_line import Call
 from support.repeating import SCRIPT, write_repeating
 from support.scripted import WITHOUT_SAMPLED, write_study

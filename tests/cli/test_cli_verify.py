@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
 from support.command_line import Call
 from support.scripted import write_study
 

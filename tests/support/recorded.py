@@ -15,7 +15,7 @@ from draftproof.engines.http.stream import WireError
 from draftproof.engines.openai_http import HttpEngine
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
 
 FILE = Path(__file__).parent.parent / "engines" / "recorded" / "vllm.json"
 TARGET = "smollm2-135m-instruct"
