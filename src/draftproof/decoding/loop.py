@@ -23,7 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from draftproof.decoding.batch import Row, report_logprobs
+from draftproof.decoding.batch import Row, report_logprobs, slot_of
 from draftproof.decoding.lap import mark
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
 from draftproof.decoding.proposers.check import ask
@@ -153,7 +153,7 @@ class Decoder:
         proposal, drafts = self._propose(rows)
         proposed = self.now_ms()
         logits = self.target.score(
-            {_slot(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
+            {slot_of(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
         )
         since_pass = mark(self.target.device, self._clock)
         outcomes = self._decide(rows, drafts, proposal, logits)
@@ -214,16 +214,16 @@ class Decoder:
     def _commit(self, row: Row, draft: list[int], outcome: "_Outcome") -> int | None:
         """Append what was decided and take the rest back; return how many tokens stayed, None if the round gave none."""
         count = outcome.num_accepted
-        self.take_back(self.target, _slot(row), len(draft) - count)
+        self.take_back(self.target, slot_of(row), len(draft) - count)
         if not outcome.all_finite:
-            self.target.scrub_tail(_slot(row))
+            self.target.scrub_tail(slot_of(row))
         if not outcome.read_finite:
             return self._not_finite(row, draft, count)
         tokens = [*draft[:count], outcome.next_token_id]
         if not outcome.has_next:
             # nothing may follow: what was accepted stays, and the next round finds the dead end at its start
             tokens.pop()
-            self.target.roll_back(_slot(row), 1)
+            self.target.roll_back(slot_of(row), 1)
             if not tokens:
                 row.finish_reason, row.error = "error", outcome.problem
                 return None
@@ -267,7 +267,7 @@ class Decoder:
         """
         if not row.speculate:
             return 0
-        length = self.target.row_len[_slot(row)] + 1
+        length = self.target.row_len[slot_of(row)] + 1
         room = min(self.target.key_len(length) - length, row.stop.max_tokens - row.num_generated - 1)
         return max(0, min(self.num_speculative_tokens, room))
 
@@ -281,8 +281,8 @@ class Decoder:
         if not draft:
             row.finish_reason, row.error = "error", "the target's logits are not finite"
             return None
-        self.target.roll_back(_slot(row), count + 1)
-        self.target.scrub_tail(_slot(row))
+        self.target.roll_back(slot_of(row), count + 1)
+        self.target.scrub_tail(slot_of(row))
         row.speculate = False
         self._draft_errors[row.request_id] = BROKEN_BLOCK
         return 0
@@ -305,11 +305,11 @@ class Decoder:
             if twin is None:
                 self.target.prefill(row.slot, prefix)
             else:
-                self.target.fork(_slot(twin), row.slot, len(prefix))
+                self.target.fork(slot_of(twin), row.slot, len(prefix))
 
     def _leave(self, row: Row) -> None:
         """Free a request's slot."""
-        slot = _slot(row)
+        slot = slot_of(row)
         self.target.release(slot)
         self._free.append(slot)
         row.slot = None
@@ -356,8 +356,3 @@ class _Outcome:
         if self.num_accepted < num_proposed:
             return "correction"
         return "bonus" if num_proposed else "target"
-
-
-def _slot(row: Row) -> int:
-    assert row.slot is not None
-    return row.slot
