@@ -31,6 +31,7 @@ from draftproof.records import summarise_rounds
 from draftproof.sampling.accept import Decision, rejection
 from draftproof.sampling.draw import draw
 from draftproof.sampling.noise import KeyedNoise, Purpose
+from support.constant_noise import Constant
 from support.toy_engines import EOS, K, ask, make_engine, noisy_copy, numbered_words, text_of
 from support.toy_models import VOCAB, Scripted, judge, tiny_llama
 from support.toy_tokenizers import spelt_words
@@ -791,16 +792,6 @@ def test_scores_are_the_plain_models_logits(dtype: str) -> None:
 
 
 # parts that can be replaced
-
-
-class Constant:
-    """Every number is the same."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def uniform(self, keys, positions, purpose, count):
-        return torch.full((len(keys), count), self.value, dtype=torch.float64)
 
 
 def accept_nothing(target_probs, proposal, keys, positions, noise) -> Decision:
