@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,16 @@ def run_both_arms(
     load = "" if arrival is None else f"{arrival.rate_per_s:g} a second, "
     records = read_records(path, prompts)
     with appending(path, records) as save:
-        for repeat in range(repeats):
-            for concurrency in plan.workload.concurrency:
-                run_arms(
-                    engine,
-                    prompts,
-                    plan.params,
-                    concurrency=concurrency,
-                    repeat=repeat,
-                    skip=groups_of(records),
-                    save=save,
-                    advance=progress.start(f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}", len(prompts)),
-                )
+        for repeat, concurrency in product(range(repeats), plan.workload.concurrency):
+            title = f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}"
+            run_arms(
+                engine,
+                prompts,
+                plan.params,
+                concurrency=concurrency,
+                repeat=repeat,
+                skip=groups_of(records),
+                save=save,
+                advance=progress.start(title, len(prompts)),
+            )
     return records
