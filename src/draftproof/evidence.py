@@ -277,6 +277,9 @@ class PlannedPlace(Part):
     expected_bound: float = Field(description="upper bound on the total variation if nothing is wrong")
     delta: float
     enough: bool = Field(description="whether a correct engine is expected to pass here")
+    sequences_needed: int | None = Field(
+        default=None, description="about as many as would be enough; null where the pilot had no token here"
+    )
 
 
 class SampledPlanned(Part):

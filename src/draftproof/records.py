@@ -88,7 +88,8 @@ class Completion:
         Generated tokens, the prompt excluded, an EOS that ended it included.
     text : str
         Decoded without special tokens, cut before a stop string.
-    finish_reason : {"stop", "length", "error"}
+    finish_reason : {"stop", "length", "error"} or None
+        None in a part of a stream that goes on.
     logprobs : tuple of float, or None
         The log-probability of each generated token, in order: of the target's raw logits, or of the law that was sampled
         where the request asked for that. None where the request did not ask, or the engine does not report it.
@@ -111,7 +112,7 @@ class Completion:
 
     token_ids: tuple[int, ...]
     text: str
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     logprobs: tuple[float, ...] | None
     rounds: tuple[Round, ...]
     speculation: SpeculationMetrics | None

@@ -64,7 +64,8 @@ class SamplingParams(BaseModel):
     min_tokens : int, 0 or more
         No end (EOS, stop token, stop string) before so many generated tokens.
     stop : tuple of str
-        The text ends before the first of these.
+        The text ends before the first of these. One that is a special token of the tokenizer's ends the request as a stop
+        token does.
     stop_token_ids : tuple of int
         Tokens that end the request, besides EOS; they stay in the output's token ids.
     ignore_eos : bool
@@ -90,6 +91,8 @@ class SamplingParams(BaseModel):
 
     Notes
     -----
+    Of a model's generation config only the ends are used: temperature, penalties and the like are what is asked for here.
+
     The order is that of transformers: bias, penalties, bad words, minimum length, allowed ids, processors, temperature,
     top-k, top-p, min-p. ``regex`` and ``json_schema`` are a processor after the user's own.
 
@@ -130,7 +133,7 @@ class SamplingParams(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise InputError(f"sampling parameters: {describe(error)}") from None
+            raise InputError(f"sampling parameters: {describe(error, type(self))}") from None
 
     @field_validator("stop", mode="before")
     @classmethod

@@ -207,6 +207,16 @@ def test_report_into_another_folder_leaves_the_study_alone(tmp_path: Path, adopt
     assert {path.name: path.read_bytes() for path in adopted.iterdir()} == before
 
 
+def test_report_copies_the_evidence_and_refuses_a_copy_it_cannot_write(
+    tmp_path: Path, adopted: Path, draftproof: Call
+) -> None:
+    page = tmp_path / "report.html"
+    done = draftproof("report", adopted / "evidence.json", "--out", tmp_path, "--json", tmp_path / "none" / "copy.json")
+    assert done.code == 2 and done.err.count("\n") == 1 and not page.exists()
+    done = draftproof("report", adopted / "evidence.json", "--out", tmp_path, "--json", tmp_path / "copy.json")
+    assert done.code == 0 and page.exists() and ev.load(tmp_path / "copy.json") == ev.load(adopted / "evidence.json")
+
+
 def test_report_needs_no_requests_and_refuses_spoiled_ones(tmp_path: Path, adopted: Path, draftproof: Call) -> None:
     (tmp_path / "evidence.json").write_bytes((adopted / "evidence.json").read_bytes())
     assert draftproof("report", tmp_path / "evidence.json").code == 0

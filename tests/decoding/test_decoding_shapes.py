@@ -5,10 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from draftproof.decoding.model import CachedModel, PassShapes
 from draftproof.decoding.shapes import any_shapes, measure_shapes
 from draftproof.errors import ModelError
+from support.toy_engines import make_engine
 from support.toy_models import VOCAB, tiny_llama
 
 Fault = Callable[[int, int, int], float]
@@ -260,3 +262,17 @@ def test_a_plain_pass_over_a_long_view_has_the_bits_of_the_block_over_it() -> No
     model.roll_back(0, 1)
     block = model.score({0: [5, 6]})[0, 0]
     assert torch.equal(plain, block)
+
+
+def test_a_mixture_of_experts_claims_no_bits_however_the_tested_passes_agree() -> None:
+    """How many tokens an expert computes over is up to the rows beside, which no shape tells."""
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    heads = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    torch.manual_seed(0)
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **heads, **experts)).to(torch.bfloat16)
+    measured = measure_shapes(CachedModel(model, num_slots=2, max_len=64, block=BLOCK))
+    assert measured.claim == "up_to_ties" and "expert" in measured.reason
+    engine = make_engine(model, max_len=64)
+    assert engine.capabilities.claim == "up_to_ties" and measured.reason in engine.capabilities.claim_basis
+    assert measure_shapes(told()).reason is None

@@ -1,7 +1,9 @@
 """Each way of drafting of transformers' `generate`: what the installed version really does, and that our engine says it so."""
 
+import contextlib
 import copy
 import itertools
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import pytest
 import torch
 from scipy.stats import chisquare
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
+from transformers.utils import logging as transformers_logging
 
+from draftproof.engines.assisted import generator
 from draftproof.engines.assisted.drafting import WAYS
 from draftproof.engines.hf import HfEngine
 from draftproof.errors import InputError, ModelError
@@ -241,3 +245,28 @@ def test_a_float32_arm_drafts_in_the_same_way() -> None:
         assert arm.capabilities.details["proposer"] == way
         done = one(arm)
         assert done.error is None and done.speculation is not None and done.speculation.num_draft_tokens
+
+
+class Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def test_what_transformers_warns_of_in_itself_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once this version no longer warns, there is nothing to hold back."""
+    heard, logger = Heard(), logging.getLogger("transformers.generation.utils")
+    logger.addHandler(heard)
+    try:
+        transformers_logging.warning_once.cache_clear()
+        one(make("draft-model"))
+        assert heard.said == []
+        monkeypatch.setattr(generator, "hushed", contextlib.nullcontext)
+        transformers_logging.warning_once.cache_clear()
+        one(make("draft-model"))
+        assert len(heard.said) == 1 and "is deprecated" in heard.said[0]
+    finally:
+        logger.removeHandler(heard)

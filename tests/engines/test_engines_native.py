@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from draftproof import Completion, Engine, SamplingParams
 from draftproof.decoding.loop import Decoder, roll_back
@@ -32,7 +33,7 @@ from draftproof.sampling.accept import Decision, rejection
 from draftproof.sampling.draw import draw
 from draftproof.sampling.noise import KeyedNoise, Purpose
 from support.constant_noise import Constant
-from support.toy_engines import EOS, K, ask, make_engine, noisy_copy, numbered_words, text_of
+from support.toy_engines import EOS, UNKNOWN, K, ask, make_engine, noisy_copy, numbered_words, text_of
 from support.toy_models import VOCAB, Scripted, judge, tiny_llama
 from support.toy_tokenizers import spelt_words
 
@@ -314,6 +315,22 @@ def test_a_stop_string_that_is_only_begun_ends_nothing(full_blocks: Engine, trut
     assert (list(completion.token_ids), completion.finish_reason) == (truth, "length")
 
 
+@BOTH_ARMS
+def test_a_stop_string_that_is_a_special_token_ends_the_request_at_that_token(
+    truth: list[int], speculate: bool
+) -> None:
+    def unknown_is_sixth(input_ids, scores):
+        scores[:, UNKNOWN] = 1e4 if input_ids.shape[1] == len(PROMPT) + 5 else -1e4
+        return scores
+
+    engine = make_engine(proposer=PromptLookup(1, 3))
+    completion = one(engine, ask(LENGTH, stop="<unk>", logits_processors=(unknown_is_sixth,)), speculate)
+    assert (list(completion.token_ids), completion.finish_reason) == ([*truth[:5], UNKNOWN], "stop")
+    assert completion.text == text_of(truth[:5])
+    with pytest.raises(InputError, match="stop = 'w03 <unk>' holds the special token '<unk>', which is no text"):
+        one(engine, ask(stop="w03 <unk>"))
+
+
 def test_the_last_tokens_that_are_allowed(full_blocks: Engine, truth: list[int]) -> None:
     for max_tokens, speculate in itertools.product(range(1, K + 4), (False, True)):
         completion = one(full_blocks, ask(max_tokens), speculate)
@@ -365,6 +382,7 @@ def test_a_stream_grows_to_what_generate_returns(speculate: bool, options: dict)
         assert 0 < len(part.token_ids) < len(longer.token_ids)
         assert longer.token_ids[: len(part.token_ids)] == part.token_ids
         assert longer.rounds[:-1] == part.rounds and longer.chunks[:-1] == part.chunks
+        assert part.finish_reason is None
     for name in ("token_ids", "text", "finish_reason", "num_prompt_tokens", "speculation", "error"):
         assert getattr(parts[-1], name) == getattr(whole, name)
 
@@ -1070,6 +1088,12 @@ def test_other_input_that_cannot_be_used_is_refused() -> None:
     engine = make_engine()
     with pytest.raises(PromptError, match="one string"):
         engine.generate("w03", ask())
+    for prompts in ({"role": "user", "content": "w03"}, iter([PROMPT]), None):
+        with pytest.raises(PromptError, match=f"prompts is of type {type(prompts).__name__}; give a list"):
+            engine.generate(prompts, ask())
+    for run in (lambda: engine.generate([PROMPT], {"n": 1}), lambda: engine.submit(PROMPT, {"n": 1})):
+        with pytest.raises(InputError, match=r"sampling parameters of type dict; give SamplingParams\(\.\.\.\)"):
+            run()
     for params in ([ask()], [ask()] * 3):
         with pytest.raises(InputError, match=f"{len(params)} sampling parameters for 2 prompts"):
             engine.generate([PROMPT, PROMPT], params)
@@ -1084,6 +1108,12 @@ def test_other_input_that_cannot_be_used_is_refused() -> None:
     [
         pytest.param({"num_speculative_tokens": 0}, "num_speculative_tokens = 0: allowed 1 to 15", id="k-0"),
         pytest.param({"num_speculative_tokens": 99}, "num_speculative_tokens = 99: allowed 1 to 15", id="k-99"),
+        pytest.param({"num_speculative_tokens": 2.5}, "num_speculative_tokens = 2.5: allowed are whole", id="k-2.5"),
+        pytest.param({"max_batch": True}, "max_batch = True: allowed are whole numbers", id="batch-true"),
+        pytest.param({"max_len": "64"}, "max_len = '64': allowed are whole numbers", id="len-text"),
+        pytest.param({"proposer": "prompt-lookup"}, "proposer is a str; allowed are objects with bind", id="a-name"),
+        pytest.param({"proposer": PromptLookup}, "proposer is the class PromptLookup; allowed are", id="a-class"),
+        pytest.param({"model": "path/to/model"}, "names and paths go to Engine.from_pretrained", id="model-name"),
         pytest.param({"max_batch": 0}, "max_batch = 0: allowed 1 or more", id="batch-0"),
         pytest.param({"max_len": 1}, "max_len = 1: allowed 2 or more", id="len-1"),
         pytest.param({"numerics": "exact"}, "numerics = 'exact': allowed 'bitwise' or 'fast'", id="numerics"),
@@ -1095,6 +1125,21 @@ def test_other_input_that_cannot_be_used_is_refused() -> None:
 def test_options_out_of_range_are_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make_engine(**options)
+
+
+def test_what_cannot_be_an_option_is_refused_before_a_model_is_looked_for() -> None:
+    for options in ({"numerics": "exact"}, {"verification": "typical"}, {"proposer": "prompt-lookup"}):
+        with pytest.raises(InputError, match=next(iter(options))):
+            Engine.from_pretrained("/no/such/model", **options)
+    with pytest.raises(InputError, match="proposer is a int"):
+        FirstOf(PromptLookup(), 3)
+
+
+def test_a_model_in_training_mode_is_put_into_eval_mode() -> None:
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128)).train()
+    completion = one(make_engine(model, proposer=PromptLookup(), max_len=64), ask(12))
+    assert not model.training and list(completion.token_ids) == judge(model, PROMPT, 12)
 
 
 @pytest.mark.parametrize("k", [1, 15])

@@ -50,7 +50,7 @@ import psutil
 from draftproof.engines.launch import Server
 server = Server(sys.argv[2:], env={}, ready_s=30, grace_s=5)
 family = psutil.Process(server._process.pid)
-print(family.pid, *(child.pid for child in family.children(recursive=True)), flush=True)
+print(server._folder.name, family.pid, *(child.pid for child in family.children(recursive=True)), flush=True)
 {"sleep": lambda: time.sleep(600), "end": lambda: None, "fail": lambda: 1 / 0}[sys.argv[1]]()
 """
 
@@ -166,12 +166,14 @@ def test_however_the_study_ends_its_server_goes(ending: str, number: signal.Sign
     )
     assert study.stdout is not None
     with study.stdout:
-        pids = [int(pid) for pid in study.stdout.readline().split()]
+        folder, *named = study.stdout.readline().split()
+    pids = [int(pid) for pid in named]
     assert len(pids) == 2
     if number is not None:
         study.send_signal(number)
     study.wait(WAIT_S)
     assert until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    assert not Path(folder).exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells a child of its parent's death on Linux only")

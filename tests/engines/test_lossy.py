@@ -33,6 +33,9 @@ def vllm(**config: Any) -> list[str]:
             ["vllm", "--speculative-config.rejection_sample_method", "fly"], "fly acceptance", id="vllm-dotted"
         ),
         pytest.param(
+            ["vllm", "-sc", json.dumps({"rejection_sample_method": "fly"})], "fly acceptance", id="vllm-short"
+        ),
+        pytest.param(
             ["vllm", "--spec-decoding-acceptance-method", "typical_acceptance_sampler"],
             "typical acceptance",
             id="old-vllm",

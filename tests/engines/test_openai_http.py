@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from draftproof.engines.http.counters import Counts, between
-from draftproof.engines.http.dialects import DIALECTS, VLLM
+from draftproof.engines.http.dialects import DIALECTS, LLAMACPP, VLLM
 from draftproof.engines.http.stream import Answer, WireError
 from draftproof.engines.launch import Attached, free_port
 from draftproof.engines.openai_http import HttpEngine
@@ -20,13 +20,15 @@ from draftproof.request import SamplingParams
 from support.fake_server import EOS, MAX_LEN, Behaviour, FakeServer, Table, serving, spell
 from support.leftovers import no_thread_stays
 from support.toy_engines import numbered_words
+from support.toy_tokenizers import byte_level
 
 PROMPT = [5, 9, 7]
 COUNT = 10
 GREEDY = SamplingParams(max_tokens=COUNT, temperature=0.0)
-TIMEOUT_S = 1.0
+PATIENT_S, TIMEOUT_S = 20.0, 1.0
+IMPATIENT = {"timeout_s": TIMEOUT_S}
 # a request may be over a little later than it has to be; a hang is much longer
-SLACK_S = 3.0
+SLACK_S = 8.0
 WITH_IDS = ("vllm", "sglang", "tgi", "llamacpp")
 
 
@@ -38,7 +40,7 @@ def nothing_stays() -> Iterator[None]:
 
 def connect(plain: FakeServer | str, drafting: FakeServer | str | None = None, **options: Any) -> HttpEngine:
     urls = [item.url if isinstance(item, FakeServer) else item for item in (plain, drafting) if item is not None]
-    defaults: dict[str, Any] = {"target": "", "tokenizer": numbered_words(), "timeout_s": TIMEOUT_S, "max_batch": 4}
+    defaults: dict[str, Any] = {"target": "", "tokenizer": numbered_words(), "timeout_s": PATIENT_S, "max_batch": 4}
     return HttpEngine.connect(Attached(urls[0], urls[1] if len(urls) > 1 else None), **{**defaults, **options})
 
 
@@ -250,7 +252,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "behaviour", [{"stall_after": 5}, {"stall_after": 0}, {"chatter_after": 5}, {"chatter_after": 0}]
 )
 def test_silence_and_comments_without_end_are_an_error_at_the_timeout(behaviour: dict[str, int]) -> None:
-    with both("vllm") as (engine, plain, _):
+    with both("vllm", engine=IMPATIENT) as (engine, plain, _):
         for key, value in behaviour.items():
             setattr(plain.behaviour, key, value)
         began = time.monotonic()
@@ -269,7 +271,7 @@ def test_a_fault_is_one_clear_error_in_time_and_the_next_request_is_well(name: s
             setattr(plain.behaviour, key, list(value) if isinstance(value, list) else value)
         sent, began = len(plain.requests), time.monotonic()
         done = one(engine, speculate=False)
-        assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+        assert time.monotonic() - began < PATIENT_S
         assert done.finish_reason == "error" and done.error is not None and "\n" not in done.error
         assert len(plain.requests) == sent + 1 and done.retries == 0
         assert expected in done.error
@@ -303,6 +305,41 @@ def test_an_event_of_another_shape_is_malformed(event: Any) -> None:
         answer.feed(json.dumps(event), 1.0)
 
 
+def withheld(ids: list[int], tokenizer: Any, block: int) -> Iterator[dict[str, Any]]:
+    """llama.cpp's events: none while the text ends inside a character, and a count that runs ahead by a block."""
+    shown = ""
+    for place, token_id in enumerate(ids):
+        text = tokenizer.decode(ids[: place + 1])
+        if not text.endswith("\ufffd"):
+            counted = min(len(ids), -(-(place + 1) // block) * block)
+            yield {"content": text.removeprefix(shown), "tokens": [token_id], "tokens_predicted": counted}
+            shown = text
+    yield {"content": "", "tokens": [], "stop_type": "limit", "tokens_predicted": len(ids), "tokens_evaluated": 1}
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7])
+def test_ids_that_a_server_withholds_inside_a_character_are_those_of_the_text(block: int) -> None:
+    tokenizer = byte_level()
+    ids = tokenizer("the \U0001f602\u4f60 red")["input_ids"]
+    answer = Answer(LLAMACPP, lambda text: tokenizer(text)["input_ids"], reports_token_ids=True, num_prompt_tokens=1)
+    events = list(withheld(ids, tokenizer, block))
+    for at, event in enumerate(events):
+        answer.feed(json.dumps(event), float(at))
+    done = answer.completion()
+    assert len(events) < len(ids) and done.token_ids == tuple(ids) and done.text == tokenizer.decode(ids)
+    assert max(chunk.num_tokens for chunk in done.chunks) > 1
+
+
+def test_an_id_that_no_text_shows_stays_an_error() -> None:
+    tokenizer = byte_level()
+    first, second = tokenizer(" the red")["input_ids"]
+    answer = Answer(LLAMACPP, lambda text: tokenizer(text)["input_ids"], reports_token_ids=True, num_prompt_tokens=1)
+    answer.feed(json.dumps({"content": " the", "tokens": [first], "tokens_predicted": 1}), 1.0)
+    answer.feed(json.dumps({"content": " red", "tokens": [second], "tokens_predicted": 3, "stop_type": "limit"}), 2.0)
+    with pytest.raises(WireError, match="counted 3 generated tokens and 2 came as token ids"):
+        answer.completion()
+
+
 def test_tokens_that_came_before_a_fault_are_kept_and_counted() -> None:
     with both("vllm") as (engine, plain, _):
         plain.behaviour.break_after = 5
@@ -325,7 +362,7 @@ def test_a_server_that_stays_busy_is_given_up() -> None:
 
 
 def test_a_wait_that_a_server_asks_for_ends_with_the_request() -> None:
-    with both("vllm") as (engine, plain, _):
+    with both("vllm", engine=IMPATIENT) as (engine, plain, _):
         plain.behaviour.statuses, plain.behaviour.retry_after = [503], "3600"
         began = time.monotonic()
         assert "not over within 1 s" in str(one(engine, speculate=False).error)
@@ -393,6 +430,9 @@ def test_one_server_for_both_arms_needs_a_switch() -> None:
     with serving(speculates=True, per_request=False) as server:
         with pytest.raises(ServerError, match="cannot turn speculation off for one request; give speculative_base_url"):
             connect(server)
+        # the same one, however its address is written
+        with pytest.raises(ServerError, match="one vllm server was given for both arms"):
+            connect(server, f"{server.url}/v1/")
     with serving(dialect="llamacpp", speculates=True) as server:
         engine = connect(server)
         plain, drafted = (one(engine, speculate=speculate) for speculate in (False, True))
@@ -479,6 +519,13 @@ def test_else_the_servers_counters_are_read_before_and_after(dialect: str) -> No
             assert counts.num_accepted_draft_tokens == 6 * requests
             # a count that the server lacks is no zero
             assert counts.num_draft_tokens == (None if dialect == "tgi" else 16 * requests)
+
+
+def test_a_counter_that_appears_with_its_first_count_is_read_too() -> None:
+    with both("tgi", late_counters=True) as (engine, _, _):
+        assert engine.capabilities.details["speculation_counters"]
+        drafted = one(engine)
+        assert drafted.speculation is not None and drafted.speculation.num_accepted_draft_tokens
 
 
 def test_counters_of_a_server_that_serves_others_too_are_not_taken() -> None:

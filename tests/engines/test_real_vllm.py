@@ -27,7 +27,9 @@ def engine() -> Iterator[HttpEngine]:
     before = set(psutil.Process().children(recursive=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
-        servers = Launched(Launch(**launch.model_dump()), target=str(resolve(TARGET, lambda message: None)))
+        servers = Launched(
+            Launch(**{**launch.model_dump(), "together": True}), target=str(resolve(TARGET, lambda message: None))
+        )
         made = HttpEngine.connect(servers, target=TARGET, timeout_s=120.0)
         yield made
         made.close()

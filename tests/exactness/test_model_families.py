@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     BartConfig,
@@ -120,6 +121,11 @@ def test_what_cannot_be_rolled_back_is_refused_by_name(name: str) -> None:
     with pytest.raises(ModelError, match=reason) as refusal:
         make_decoder(model)
     assert type(model).__name__ in str(refusal.value)
+
+
+def test_a_model_without_a_head_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match="LlamaModel has no language model head"):
+        make_decoder(AutoModel.from_config(FAMILIES["Llama"][0]))
 
 
 def test_a_model_that_computes_something_else_through_a_cache_is_refused() -> None:

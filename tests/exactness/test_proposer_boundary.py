@@ -75,6 +75,40 @@ def test_a_bad_answer_changes_no_token_and_is_recorded(name: str, temperature: f
     assert any(item.draft_error for item in rounds)
 
 
+def test_a_proposer_that_writes_into_its_rows_puts_nothing_into_the_output() -> None:
+    """As a context that is extended in place by what is drafted would; the lists of rows and limits are the round's own too."""
+
+    def extend(rows, limits) -> None:
+        rows[-1].token_ids += [3] * 2
+
+    def overwrite(rows, limits) -> None:
+        rows[0].token_ids[0] = 3
+
+    def drop(rows, limits) -> None:
+        rows.pop()
+
+    def ask_for_more(rows, limits) -> None:
+        limits[0] += 5
+
+    def extend_and_raise(rows, limits) -> None:
+        extend(rows, limits)
+        raise RuntimeError("after it wrote")
+
+    model = tiny_llama()
+    expected = [judge(model, prompt, COUNT) for prompt in PROMPTS]
+    for write in (extend, overwrite, drop, ask_for_more, extend_and_raise):
+
+        class Writes(Scripted):
+            def propose(self, rows, limits, write=write):
+                count = len(rows)
+                write(rows, limits)
+                return hard([1] * 9, max(limits))(count)
+
+        rows = [make_row(prompt, COUNT, request_id=index) for index, prompt in enumerate(PROMPTS)]
+        assert run(make_decoder(model, Writes(lambda row, limit: []), slots=2), *rows) == expected
+        assert write is drop or any(item.draft_error for row in rows for item in row.rounds)
+
+
 def test_a_row_that_makes_the_proposer_raise_costs_the_others_nothing() -> None:
     model = tiny_llama()
     truth = {tuple(prompt): judge(model, prompt, COUNT) for prompt in PROMPTS}

@@ -149,6 +149,12 @@ def test_a_zero_time_is_not_measured(tmp_path: Path, zero: float) -> None:
             "vllm_target_only.json", lambda value: value.update(mean_ttft_ms=float("nan")), "it holds NaN", id="nan"
         ),
         pytest.param(
+            "vllm_speculative.json",
+            lambda value: value.update(spec_decode_accepted_tokens=6001),
+            "spec_decode_accepted_tokens is 6001; allowed: at most the 6000 drafted tokens",
+            id="more-accepted-than-drafted",
+        ),
+        pytest.param(
             "aiperf_target_only.json",
             lambda value: value["request_latency"].update(unit="min"),
             "in 'min'; allowed",

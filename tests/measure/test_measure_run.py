@@ -222,13 +222,21 @@ def test_a_record_holds_what_the_completion_held_as_json() -> None:
 
 
 def test_an_error_is_recorded_with_its_request() -> None:
-    records = measure(Traced([], defect="not-finite"))
+    records = measure(Traced([], defect="not-finite"), concurrency=5)
     wrong = [record for record in records if record["error"]]
     assert {record["block"] for record in wrong} == {"B"} and len(wrong) == 5
     assert all(
         record["finish_reason"] == "error" and record["latency_ms"] is None and record["token_ids"] == []
         for record in wrong
     )
+
+
+@pytest.mark.parametrize(("run", "ran"), [(interleave, 2), (alternate, 4)])
+def test_a_group_in_which_a_request_failed_is_the_last(run: Callable[..., None], ran: int) -> None:
+    events: list[Event] = []
+    records = measure(Traced(events, defect="not-finite"), concurrency=2, run=run)
+    assert [event[0] for event in events].count("run") == ran
+    assert [bool(record["error"]) for record in records[-3:]] == [False, True, True]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 5])

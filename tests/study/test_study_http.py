@@ -204,6 +204,28 @@ def test_a_fault_stops_the_study_and_retries_are_in_the_record(tmp_path: Path) -
     assert sum(record["retries"] for record in records) == 1 and records[0]["retries"] == 1
 
 
+def test_a_server_that_hangs_costs_a_study_one_deadline(tmp_path: Path) -> None:
+    with serving() as plain, serving(speculates=True) as other:
+        urls = {"base_url": plain.url, "speculative_base_url": other.url, "timeout_s": 2.0}
+        plan = make_plan(tmp_path, urls, measure={"warmup_requests": 0, "repeats": 2})
+        plan = plan.model_copy(update={"workload": plan.workload.model_copy(update={"concurrency": (1, 2)})})
+        connect = HttpEngine.connect
+
+        def hanging(*parts: Any, **options: Any) -> HttpEngine:
+            engine = connect(*parts, **options)
+            other.behaviour.stall_after = 6
+            return engine
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HttpEngine, "connect", hanging)
+            evidence, records = study(plan, tmp_path / "out")
+            checked = verify_study(plan, tmp_path / "verified", resume=False, progress=Silent())
+    assert [record["block"] for record in records] == ["A1", "B"]
+    assert evidence.stopped is not None and "not over within 2 s" in evidence.stopped
+    assert evidence.decision.verdict == checked.outcome == "INCONCLUSIVE"
+    assert len(json_lines(tmp_path / "verified" / "requests.jsonl")) == 2
+
+
 @pytest.mark.parametrize("together", [True, False], ids=["together", "in turns"])
 def test_a_study_starts_its_servers_and_stops_them(tmp_path: Path, together: bool) -> None:
     command = [sys.executable, fake_server.__file__, "{port}"]
@@ -219,6 +241,7 @@ def test_a_study_starts_its_servers_and_stops_them(tmp_path: Path, together: boo
     assert evidence.environment["engine"]["launch"]["speculative"].endswith("speculates=true")
     blocks = [record["block"] for record in records]
     assert blocks == (["A1", "B", "A2"] * COUNT if together else ["A1"] * COUNT + ["B"] * COUNT + ["A2"] * COUNT)
+    assert any("side by side" in line for line in evidence.limits) == together
     # a folder that is complete is shown, and one whose servers are on other ports goes on
     resumed, _ = run_study(plan, tmp_path / "out", resume=True, progress=Silent())
     assert resumed == evidence

@@ -74,7 +74,11 @@ def test_where_quotas_cannot_be_met_the_plan_says_so_and_the_outcome_is_inconclu
     progress = Silent()
     _, planned = plan_verification(plan, progress)
     assert planned is not None and [place.enough for place in planned.places] == [True, False, False, False]
-    assert sum("too few to pass: INCONCLUSIVE at best" in line for line in progress.said) == 3
+    assert sum("too few to pass: INCONCLUSIVE at best; sampled.sequences =" in line for line in progress.said) == 3
+    for place in planned.places[1:]:
+        assert place.sequences_needed is not None
+        # as the quota is to the tokens that are planned
+        assert place.sequences_needed / plan.sampled.sequences == pytest.approx(5000 / place.tokens, rel=0.02)
     assert not (tmp_path / "out").exists()
     result = verified(tmp_path, sampled={"min_stratum_tokens": 5000})
     assert result.outcome == "INCONCLUSIVE" and any("5000 were registered" in reason for reason in result.reasons)

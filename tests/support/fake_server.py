@@ -44,6 +44,7 @@ class Behaviour:
     token_ids: bool = True
     per_request: bool = True
     metrics: bool = True
+    late_counters: bool = False
     heeds_switch: bool = True
     fixed_seed: int | None = None
     ends_early: bool = False
@@ -185,7 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
             ]
         if kind == "llamacpp":
             lines.append(f"llamacpp:requests_processing {counts['running']}")
-        if kind == "tgi" and self.fake.behaviour.speculates:
+        late = self.fake.behaviour.late_counters and not counts["finished"]
+        if kind == "tgi" and self.fake.behaviour.speculates and not late:
             lines += [
                 f"tgi_request_skipped_tokens_sum {counts['accepted']}",
                 f"tgi_request_skipped_tokens_count {counts['finished']}",

@@ -119,7 +119,7 @@ def record() -> None:
     launch = load_plan(Path("studies/vllm.toml")).engine.launch
     assert launch is not None
     folder = resolve(TARGET, print)
-    servers = Launched(Launch(**launch.model_dump()), print, str(folder))
+    servers = Launched(Launch(**{**launch.model_dump(), "together": True}), print, str(folder))
     openai_http.Client = Recorder  # type: ignore[misc]
     try:
         for speculate, name in ((False, "target-only"), (True, "speculative")):

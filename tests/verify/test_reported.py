@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from draftproof.engines.base import Capabilities
+from draftproof.errors import ServerError
 from draftproof.evidence import GreedyResult
 from draftproof.measure.run import record
 from draftproof.records import Chunk, Completion
@@ -110,6 +111,17 @@ def causes(found: GreedyResult) -> set[str | None]:
 def at_fifth(number: int) -> Callable[[Law, Sequence[int]], int]:
     """Emit the token of some rank as the fifth one of the first prompt."""
     return lambda own, prefix: int((-own).argsort()[number if len(prefix) == 6 and prefix[:2] == PROMPTS[0] else 0])
+
+
+def test_a_server_that_does_not_score_leaves_every_difference_unexplained() -> None:
+    class Broken(Reporter):
+        def score_top(self, *parts: Any) -> Any:
+            raise ServerError("the server did not score 3 tokens: HTTP 500: out of memory")
+
+    found = judged(Broken())
+    assert found.outcome == "INCONCLUSIVE" and causes(found) == {named.UNKNOWN}
+    assert all("HTTP 500: out of memory" in one.note for one in found.divergences)
+    assert found.triage is not None and found.triage.noise_positions == 0
 
 
 def test_rounding_that_the_target_reports_of_itself_is_excused() -> None:

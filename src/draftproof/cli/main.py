@@ -129,11 +129,13 @@ def decide_command(
 def report(
     evidence: Annotated[Path, typer.Argument(help="An evidence.json.")],
     out: Annotated[Path | None, typer.Option("--out", help="Folder; the evidence's own by default.")] = None,
+    json_path: Json = None,
 ) -> None:
     """Write report.html, junit.xml and summary.md again from stored evidence."""
     from draftproof.report.write import write_reports
 
     stored = ev.load(evidence)
+    require_copy(json_path, out or evidence.parent)
     beside = evidence.parent / "requests.jsonl"
     requests: list[dict[str, Any]] | None = None
     if beside.exists():
@@ -142,6 +144,8 @@ def report(
         except (ValueError, OSError):
             raise InputError(f"{beside} is not JSON lines; go on with the study by --resume, or remove it") from None
     path = write_reports(stored, out or evidence.parent, requests)
+    if json_path:
+        ev.save(stored, json_path)
     Console().print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 

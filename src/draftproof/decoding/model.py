@@ -24,6 +24,15 @@ FIRST_KEY_LEN = 256
 FULL, SLIDING = "full_attention", "sliding_attention"
 # windows that a model's own code applies, without a cache layer that tells
 HIDDEN_WINDOWS = ("window_size", "attention_window", "local_attention_window_size")
+# what configurations of mixtures of experts have
+EXPERTS = (
+    "num_experts_per_tok",
+    "experts_per_token",
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+)
 KINDS: dict[Any, str] = {DynamicLayer: FULL, DynamicSlidingWindowLayer: SLIDING}
 
 
@@ -56,7 +65,7 @@ class CachedModel:
     Parameters
     ----------
     model : PreTrainedModel
-        A causal decoder with full or sliding-window attention in every layer, "eager" or "sdpa".
+        A causal decoder with full or sliding-window attention in every layer, "eager" or "sdpa"; put into eval mode.
     num_slots : int
     max_len : int
         Longest sequence in tokens.
@@ -72,17 +81,24 @@ class CachedModel:
     def __init__(self, model: PreTrainedModel, *, num_slots: int, max_len: int, block: int) -> None:
         kinds = layer_kinds(model)
         self.model = model
+        # dropout would make every pass another
+        model.eval()
         self.block = block
         self.max_len = max_len
         self.device = model.device
         self.dtype = model.dtype
         self.shapes = PassShapes()
         head = model.get_output_embeddings()
+        if head is None:
+            raise ModelError(
+                f"{type(model).__name__} has no language model head; allowed: causal decoders, e.g. LlamaForCausalLM"
+            )
         self.vocab_size = int(head.out_features if hasattr(head, "out_features") else head.weight.shape[0])
         stock = model.config._attn_implementation
         self._eager = stock == "eager"
         # a model with attention code of its own knows its own kernels only
         self._kernel = GROUPED if not self._eager and model._supports_attention_backend else stock
+        self.has_experts = any(getattr(model.config, key, None) for key in EXPERTS)
         self.num_layers = int(model.config.num_hidden_layers)
         self._mixed = len(set(kinds)) > 1
         self._window = int(model.config.sliding_window) if SLIDING in kinds else None

@@ -18,6 +18,7 @@ from draftproof.errors import ModelError
 PREFIX = 24
 POSITIONS = 12
 PLAIN_WIDTHS = (1, 2)
+ROUTED = "each expert computes over as many tokens of a pass as are sent to it, so what runs beside a token may change its bits"
 # mean difference of logits over their spread that rounding can explain
 ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
 
@@ -37,6 +38,8 @@ class ShapeClass:
     noise : float, logits
         Largest difference seen at a shape that differs.
     threads : int
+    reason : str or None
+        Why less is claimed than the tested shapes would allow.
     """
 
     claim: Literal["bitwise", "up_to_ties"]
@@ -45,6 +48,7 @@ class ShapeClass:
     differ: tuple[str, ...]
     noise: float
     threads: int
+    reason: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return plain values for a record."""
@@ -86,12 +90,13 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
         group=group, plain_alone=plain_alone, plain_group=plain_group, key_lens_agree=key_lens_agree
     )
     return ShapeClass(
-        claim="bitwise" if block_agrees else "up_to_ties",
+        claim="bitwise" if block_agrees and not model.has_experts else "up_to_ties",
         shapes=model.shapes,
         agree=tuple(test.agree),
         differ=tuple(test.differ),
         noise=test.noise,
         threads=torch.get_num_threads(),
+        reason=ROUTED if model.has_experts else None,
     )
 
 

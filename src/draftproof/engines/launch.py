@@ -23,6 +23,7 @@ import psutil
 
 from draftproof.engines import supervisor
 from draftproof.engines.http.client import Client
+from draftproof.engines.http.endpoint import root_of
 from draftproof.engines.http.stream import WireError
 from draftproof.errors import InputError, ServerError
 
@@ -201,7 +202,7 @@ class Attached:
 
     def __init__(self, target_only: str, speculative: str | None) -> None:
         self._urls = {False: target_only, True: speculative or target_only}
-        self.is_one = self._urls[False] == self._urls[True]
+        self.is_one = len({root_of(url) for url in self._urls.values()}) == 1
         self.flags: dict[str, Any] = {}
         self.target_only: Sequence[str] | None = None
         self.speculative: Sequence[str] | None = None

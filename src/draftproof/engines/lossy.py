@@ -136,6 +136,9 @@ def settings_of(command: Sequence[str], env: Mapping[str, str] | None = None) ->
             )
         elif equals and name.isidentifier():
             found[name] = _value(value)
+        elif isinstance(table := _value(word), dict):
+            # of an option's short name
+            found |= table
     return found
 
 

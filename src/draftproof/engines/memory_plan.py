@@ -97,8 +97,8 @@ def plan_memory(
     Notes
     -----
     The sizes are not computed from a formula: the engine's own store is made on the "meta" device, and a pass over it shows how
-    many heads of which width each layer keeps. A block is K + 1 positions for the target; as many columns as the widest pass
-    (at least 128) take the padding of each slot.
+    many heads of which width each layer keeps. A block is K + 1 positions for the target; as many columns more take the padding
+    of each slot.
     """
     available = available_memory(device)
     block = num_speculative_tokens + 1

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from draftproof.decoding.loop import RollBack, roll_back
 from draftproof.decoding.model import CachedModel, context_limit
-from draftproof.decoding.proposers.base import Proposer
+from draftproof.decoding.proposers.base import Proposer, require_proposer
 from draftproof.decoding.proposers.cross_tokenizer import CrossTokenizer
 from draftproof.decoding.proposers.draft_model import DraftModel
 from draftproof.decoding.shapes import any_shapes, measure_shapes
@@ -39,7 +39,7 @@ class Engine(DecoderEngine):
     Parameters
     ----------
     model : PreTrainedModel
-        The target, a causal decoder in eval mode.
+        The target, a causal decoder; it is put into eval mode.
     tokenizer : PreTrainedTokenizerBase
     proposer : Proposer or None
         None: every request runs target-only.
@@ -80,10 +80,8 @@ class Engine(DecoderEngine):
         take_back: RollBack = roll_back,
     ) -> None:
         require_sizes(num_speculative_tokens, max_batch, max_len)
-        if numerics not in ("bitwise", "fast"):
-            raise InputError(f"numerics = {numerics!r}: allowed 'bitwise' or 'fast'")
-        if verification not in VERIFICATIONS:
-            raise InputError(f"verification = {verification!r}: allowed 'rejection' or 'coupled'")
+        _require_rules(numerics, verification)
+        _require_loaded(model, tokenizer)
         max_len = context_limit(model, max_len)
         self._target = CachedModel(model, num_slots=max_batch, max_len=max_len, block=num_speculative_tokens + 1)
         self.numerics = numerics
@@ -138,6 +136,9 @@ class Engine(DecoderEngine):
             proposer needs.
         """
         require_sizes(num_speculative_tokens, max_batch, max_len)
+        _require_rules(options.get("numerics", "bitwise"), options.get("verification", "rejection"))
+        if proposer is not None:
+            require_proposer(proposer)
         sizes: dict[str, Any] = {
             "num_speculative_tokens": num_speculative_tokens,
             "max_batch": max_batch,
@@ -189,6 +190,7 @@ class Engine(DecoderEngine):
         basis = (
             f"load-time self-test on this machine: {len(measured.agree)} pass shapes equal bit for bit "
             f"({', '.join(measured.agree)}), {measured.threads} threads"
+            + (f"; but {measured.reason}" if measured.reason else "")
             if self.numerics == "bitwise"
             else "numerics = 'fast': passes of any shape"
         )
@@ -279,9 +281,27 @@ class Engine(DecoderEngine):
         }
 
     def close(self) -> None:
-        """Drop the models and their stores."""
-        del self._decoder, self._target
+        """Drop the models and their stores; the engine is of no use then."""
+        for name in ("_decoder", "_target"):
+            self.__dict__.pop(name, None)
         self.proposer = None
+
+
+def _require_rules(numerics: str, verification: str) -> None:
+    if numerics not in ("bitwise", "fast"):
+        raise InputError(f"numerics = {numerics!r}: allowed 'bitwise' or 'fast'")
+    if verification not in VERIFICATIONS:
+        raise InputError(f"verification = {verification!r}: allowed 'rejection' or 'coupled'")
+
+
+def _require_loaded(model: object, tokenizer: object) -> None:
+    if not hasattr(model, "config"):
+        raise ModelError(
+            f"the model is a {type(model).__name__}; allowed is a transformers model in memory: names and paths go to "
+            "Engine.from_pretrained"
+        )
+    if not hasattr(tokenizer, "decode"):
+        raise ModelError(f"the tokenizer is a {type(tokenizer).__name__}; give the model's transformers tokenizer")
 
 
 def _draft_models(proposer: Proposer | None) -> list[DraftModel | CrossTokenizer]:

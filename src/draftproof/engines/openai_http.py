@@ -404,6 +404,10 @@ class HttpEngine:
                 )
             self._asked[speculate] = found
             self._probe(found, speculate)
+            if speculate and not found.has_counts:
+                # some servers show a counter only once it has counted
+                counts = self._read_counts(found)
+                self._asked[speculate] = replace(found, has_counts=counts.has(found.dialect))
         return self._asked[speculate]
 
     def _probe(self, endpoint: Endpoint, speculate: bool) -> None:

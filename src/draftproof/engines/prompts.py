@@ -48,6 +48,19 @@ def refuse(params: SamplingParams, unsupported: frozenset[str], engine: str) -> 
         )
 
 
+def require_params(params: object) -> None:
+    """
+    See that a request's parameters are `SamplingParams`.
+
+    Raises
+    ------
+    InputError
+        They are not.
+    """
+    if not isinstance(params, SamplingParams):
+        raise InputError(f"sampling parameters of type {type(params).__name__}; give SamplingParams(...)")
+
+
 def pair_with_params(
     prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams], vocab_size: int
 ) -> list[tuple[Prompt, SamplingParams]]:
@@ -63,16 +76,19 @@ def pair_with_params(
     Raises
     ------
     PromptError
-        The prompts are one string.
+        The prompts are no list.
     InputError
         There is not one set of parameters for each prompt, or a token id in them is not in the vocabulary.
     """
-    if isinstance(prompts, str):
-        raise PromptError("prompts is one string; give a list of prompts")
-    each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence | np.ndarray):
+        got = "one string" if isinstance(prompts, str) else f"of type {type(prompts).__name__}"
+        raise PromptError(f"prompts is {got}; give a list of prompts")
+    # anything but a sequence is one for all, and seen to below
+    each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
     if len(each) != len(prompts):
         raise InputError(f"{len(each)} sampling parameters for {len(prompts)} prompts; give one, or one for each")
     for item in each:
+        require_params(item)
         named = {
             "allowed_token_ids": item.allowed_token_ids or (),
             "logit_bias": item.logit_bias,
@@ -114,8 +130,10 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, vocab_size
                 f"a chat prompt does not fit the tokenizer's template ({' '.join(str(error).split())}); give text or token ids"
             ) from None
     else:
-        if not isinstance(prompt, Sequence | np.ndarray) or not all(
-            isinstance(token_id, int | np.integer) and not isinstance(token_id, bool) for token_id in prompt
+        if (
+            isinstance(prompt, bytes | bytearray)
+            or not isinstance(prompt, Sequence | np.ndarray)
+            or not all(isinstance(token_id, int | np.integer) and not isinstance(token_id, bool) for token_id in prompt)
         ):
             raise PromptError(
                 "a prompt is neither text, chat messages nor a list of token ids; give one of them for each prompt"
@@ -158,11 +176,32 @@ def stop_rule(
         The model's ends, for a request that does not ignore them.
     room : int, 1 or more
         Tokens between the prompt and the context limit.
+
+    Raises
+    ------
+    InputError
+        A stop string is in part a special token.
     """
+    ends = frozenset(params.stop_token_ids) | _special_stops(tokenizer, params.stop)
     return StopRule(
         max_tokens=min(params.max_tokens, room),
-        end_token_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else eos),
+        end_token_ids=ends | (frozenset() if params.ignore_eos else eos),
         min_tokens=params.min_tokens,
         stop=params.stop,
         decode=partial(decode_text, tokenizer),
     )
+
+
+def _special_stops(tokenizer: PreTrainedTokenizerBase, stops: Sequence[str]) -> frozenset[int]:
+    """Return the special tokens among stop strings: they are no text, so they cannot be found there."""
+    found: set[int] = set()
+    added = getattr(tokenizer, "added_tokens_decoder", {}) if stops else {}
+    for token_id, token in added.items():
+        for stop in stops:
+            if token.special and token.content == stop:
+                found.add(token_id)
+            elif token.special and token.content in stop:
+                raise InputError(
+                    f"stop = {stop!r} holds the special token {token.content!r}, which is no text; give that token alone"
+                )
+    return frozenset(found)

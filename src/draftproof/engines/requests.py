@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.loop import Decoder
-from draftproof.decoding.proposers.base import Proposer, ProposerContext
+from draftproof.decoding.proposers.base import Proposer, ProposerContext, require_proposer
 from draftproof.decoding.target import Target
 from draftproof.engines.base import OnCompletion
 from draftproof.engines.constraint import Constraints
-from draftproof.engines.prompts import encode_prompt, pair_with_params, stop_rule
+from draftproof.engines.prompts import encode_prompt, pair_with_params, require_params, stop_rule
 from draftproof.engines.replay import replay
 from draftproof.errors import InputError
 from draftproof.records import Completion, summarise_rounds
@@ -26,13 +26,17 @@ MAX_SPECULATIVE_TOKENS = 15
 
 def require_sizes(num_speculative_tokens: int, max_batch: int, max_len: int) -> None:
     """
-    See that an engine's sizes are in their ranges, before anything is allocated.
+    See that an engine's sizes are whole numbers in their ranges, before anything is allocated.
 
     Raises
     ------
     InputError
         One is not; the message names it.
     """
+    sizes = {"num_speculative_tokens": num_speculative_tokens, "max_batch": max_batch, "max_len": max_len}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int | np.integer):
+            raise InputError(f"{name} = {size!r}: allowed are whole numbers")
     if not 1 <= num_speculative_tokens <= MAX_SPECULATIVE_TOKENS:
         raise InputError(
             f"num_speculative_tokens = {num_speculative_tokens}: allowed 1 to {MAX_SPECULATIVE_TOKENS}; choose one of them"
@@ -83,6 +87,7 @@ class DecoderEngine:
     ) -> None:
         noise = noise or KeyedNoise()
         if proposer is not None:
+            require_proposer(proposer)
             proposer.bind(
                 ProposerContext(
                     num_slots=target.num_slots,
@@ -279,7 +284,7 @@ class DecoderEngine:
         return Completion(
             token_ids=tuple(row.generated),
             text=row.stop.text(row.generated, ended=row.finish_reason is not None),
-            finish_reason=row.finish_reason or "length",
+            finish_reason=row.finish_reason,
             logprobs=None if row.params.logprobs is None else tuple(row.logprobs),
             rounds=tuple(row.rounds),
             speculation=summarise_rounds(row.rounds, self.num_speculative_tokens) if speculates else None,
@@ -291,5 +296,6 @@ class DecoderEngine:
 
 
 def _require_one(params: SamplingParams, call: str) -> None:
+    require_params(params)
     if params.n != 1:
         raise InputError(f"n = {params.n}: {call} takes one completion at a time; {call} {params.n} requests")

@@ -30,7 +30,7 @@ def main() -> int:
     for name in (signal.SIGINT, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    over = threading.Event()
+    over, alone = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: over.set())
     with log.open("wb") as output:
         try:
@@ -45,7 +45,7 @@ def main() -> int:
         except OSError as error:
             output.write(f"{command[0]}: {error.strerror}\n".encode())
             return NOT_FOUND
-    threading.Thread(target=_wait_for_study, args=(over,), daemon=True).start()
+    threading.Thread(target=_wait_for_study, args=(alone, over), daemon=True).start()
     while server.poll() is None and not over.is_set():
         over.wait(POLL_S)
     _signal_group(server.pid, signal.SIGTERM)
@@ -55,12 +55,24 @@ def main() -> int:
     _signal_group(server.pid, signal.SIGKILL)
     code = server.wait()
     _kill_children()
+    if alone.is_set():
+        _remove(log)
     return code if code >= 0 else 128 - code
 
 
-def _wait_for_study(over: threading.Event) -> None:
+def _wait_for_study(alone: threading.Event, over: threading.Event) -> None:
     os.read(0, 1)
+    alone.set()
     over.set()
+
+
+def _remove(log: Path) -> None:
+    """Take away the log and its folder, which nobody is left to read."""
+    try:
+        log.unlink()
+        log.parent.rmdir()
+    except OSError:
+        pass  # the study was quicker, or the folder is somebody else's
 
 
 def _die_with_parent() -> None:

@@ -159,7 +159,7 @@ def _greedy(equivalence: Equivalence | None, policy: Policy) -> _Row:
     if judged is not None:
         measured += f"; {judged.ties} ties in {judged.compared} tokens"
     if greedy.anchor_regret is not None and greedy.anchor_bound is not None:
-        measured += f"; at most {greedy.anchor_regret:.3g} logits below the plain model's best"
+        measured += f"; target-only tokens at most {greedy.anchor_regret:.3g} logits below the plain model's best"
     if greedy.outcome == "FAIL":
         reason = f"Greedy output is not the target's: the arms agree on {seen}{why}."
         if greedy.anchor_regret is not None and greedy.anchor_regret > (greedy.anchor_bound or 0.0):

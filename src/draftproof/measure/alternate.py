@@ -24,8 +24,8 @@ def alternate(
     Run all prompts target-only, then speculative, then target-only again, in groups of ``concurrency``.
 
     A slow drift of the machine reaches the arms differently, unlike where they take turns prompt by prompt; the two
-    target-only blocks, one on each side, show it as noise. The parameters are those of `measure.run.interleave`, without
-    arrival and gauge: servers take no arrival, and their memory is not ours.
+    target-only blocks, one on each side, show it as noise. A group in which a request failed is the last. The parameters are
+    those of `measure.run.interleave`, without arrival and gauge: servers take no arrival, and their memory is not ours.
     """
     if all((prompt.id, repeat, concurrency) in skip for prompt in prompts):
         advance(len(prompts))
@@ -36,9 +36,13 @@ def alternate(
             before, began = read_host(), engine.now_ms()
             completions = engine.generate([as_chat(prompt) for prompt in group], params, speculate=speculate)
             seconds, noise = (engine.now_ms() - began) / 1e3 / len(group), between(before, read_host())
+            failed = False
             for prompt, completion in zip(group, completions, strict=True):
                 if (prompt.id, repeat, concurrency) not in skip:
+                    failed |= completion.error is not None
                     told = record(prompt, completion, block, repeat, concurrency, seconds)
                     save({**told, "max_tokens": params.max_tokens, "group": number, "noise": noise})
+            if failed:
+                return
             if block == BLOCKS[-1][0]:
                 advance(len(group))

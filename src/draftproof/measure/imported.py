@@ -287,6 +287,10 @@ class _Reader:
         steps, proposed, accepted = (self.count(name) for name in ("steps", "proposed", "accepted"))
         if steps is proposed is accepted is None:
             return None
+        if proposed is not None and accepted is not None and accepted > proposed:
+            raise InputError(
+                f"{self._path}: {self._row.counts['accepted']} is {accepted:g}; allowed: at most the {proposed:g} drafted tokens"
+            )
         place = self._row.counts.get("by_position")
         by_position = look(self._run, place) if place else None
         return Acceptance(

@@ -41,6 +41,9 @@ def interleave(
     Closed loop: a group is ``concurrency`` prompts that start together. Open loop: it is a block of arrivals, of which
     ``concurrency`` run at once and the others wait; each arm gets the same arrivals.
 
+    A block in which a request failed is the last: no more can follow of it than that it failed, and where a server hangs each
+    further request would wait until its deadline.
+
     Parameters
     ----------
     skip : set of (prompt id, repeat, concurrency)
@@ -73,8 +76,10 @@ def interleave(
                 seconds = (engine.now_ms() - began) / 1e3
                 noise = between(before, read_host())
                 reading = gauge.stop() if gauge else Reading()
+                failed = False
                 for index, (prompt, completion) in enumerate(zip(group, completions, strict=True)):
                     if (prompt.id, repeat, concurrency) not in skip:
+                        failed |= completion.error is not None
                         save(
                             {
                                 **record(prompt, completion, block, repeat, concurrency, seconds / len(group)),
@@ -87,6 +92,8 @@ def interleave(
                                 "noise": noise,
                             }
                         )
+                if failed:
+                    return
         advance(len(group))
 
 

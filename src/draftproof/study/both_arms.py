@@ -31,6 +31,8 @@ def run_both_arms(
     """
     Run every prompt as A, B, A at each concurrency of the plan, and return the records of all, stored ones included.
 
+    A request that fails ends the run with its group.
+
     Parameters
     ----------
     path : Path
@@ -52,6 +54,8 @@ def run_both_arms(
     records = read_records(path, prompts)
     with appending(path, records) as save:
         for repeat, concurrency in product(range(repeats), plan.workload.concurrency):
+            if any(item["error"] for item in records):
+                break
             title = f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}"
             run_arms(
                 engine,

@@ -24,6 +24,11 @@ def limits(plan: Plan, arms: ev.Arms | None, equivalence: ev.Equivalence, num_pr
             "The arms are servers: times include the network and the server's queue, and their memory was not measured.",
             "One client on one machine; other devices were not measured.",
         ]
+        if plan.engine.launch and plan.engine.launch.together:
+            said.append(
+                "Both servers ran side by side on this machine: what one still uses while the other answers is in the other's "
+                "times (engine.launch.together = false measures them apart)."
+            )
     else:
         said += [
             "One machine, one process; other devices were not measured.",

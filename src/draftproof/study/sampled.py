@@ -139,6 +139,8 @@ def tell_plan(
     progress.say(f"sampled check: about {planned.seconds:.0f} s, each test at alpha {planned.alpha:.2g}")
     for place in planned.places:
         enough = "enough to pass" if place.enough else "too few to pass: INCONCLUSIVE at best"
+        if not place.enough and place.sequences_needed:
+            enough += f"; sampled.sequences = {place.sequences_needed} would be about enough"
         progress.say(
             f"  {place.place:8} {place.tokens:6} tokens, sees deviations from {place.smallest_deviation:.3f} on; bound about "
             f"{place.expected_bound:.3f} of {place.delta:g} allowed, {enough}"

@@ -10,7 +10,7 @@ from draftproof.engines.base import EngineProtocol, Reporting
 from draftproof.evidence import Divergence, GreedyResult, GreedyTriage, Outcome
 from draftproof.verify.anchor import Anchor
 from draftproof.verify.noise_floor import NoiseFloor, measure_noise
-from draftproof.verify.reported import measure_reported_noise, triage_reported
+from draftproof.verify.reported import triage_all_reported
 from draftproof.verify.triage import Controls, Finding, Place, find_place, triage
 
 # differences, the worst first, for which the target drafts for itself and float32 is run
@@ -99,9 +99,8 @@ def _judge(
         unread = Finding(kind=None, cause="not explained", notes=("sampled requests have no regret",))
         return [_divergence(engine, place, unread, None) for place in places], None, "INCONCLUSIVE"
     if engine.capabilities.score_top and not engine.capabilities.score:
-        says = cast(Reporting, engine)
-        noise = measure_reported_noise(says, records, encode)
-        found, controlled = [triage_reported(says, noise, place) for place in places], 0
+        noise, found = triage_all_reported(cast(Reporting, engine), records, encode, places)
+        controlled = 0
     else:
         noise = measure_noise(engine, records, encode)
         found = [triage(engine, noise, place) for place in places]

@@ -63,14 +63,15 @@ def _place(
     laws = log.laws[chosen]
     if name != "all" and design.allowed_token_ids is None:
         laws = coarser(log.cells[chosen], laws)[1]
-    needed = tokens_for_pooled_bound(laws.mean(axis=0), delta, design.alpha_eq)
-    quota = 0 if name == "all" else design.min_stratum_tokens
+    bounded = tokens_for_pooled_bound(laws.mean(axis=0), delta, design.alpha_eq)
+    needed = max(bounded, 0 if name == "all" else design.min_stratum_tokens)
     return PlannedPlace(
         place=name,
         tokens=tokens,
         smallest_deviation=smallest_tv_of_score(tokens, alpha),
         # the bound falls with the square root of the tokens
-        expected_bound=min(1.0, delta * math.sqrt(needed / tokens)),
+        expected_bound=min(1.0, delta * math.sqrt(bounded / tokens)),
         delta=delta,
-        enough=tokens >= max(needed, quota),
+        enough=tokens >= needed,
+        sequences_needed=math.ceil(needed / (float(chosen.mean()) * design.tokens)),
     )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from draftproof.engines.base import Reporting
+from draftproof.errors import ServerError
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
 from draftproof.verify.noise_floor import CAP, PERCENTILE, POSITIONS, TOP, NoiseFloor, dtype_of
@@ -35,6 +36,26 @@ from draftproof.verify.triage import (
 LIKELIEST = 20
 Law = Mapping[int, float]
 """Log-probabilities of the likeliest tokens at a place, the likeliest first."""
+
+
+def triage_all_reported(
+    engine: Reporting, records: Sequence[dict[str, Any]], encode: dict[str, list[int]], places: Sequence[Place]
+) -> tuple[NoiseFloor, list[Finding]]:
+    """
+    Measure the noise and classify each difference; a server that no longer answers leaves them unexplained.
+
+    Returns
+    -------
+    NoiseFloor, list of Finding
+        One for each place.
+    """
+    try:
+        noise = measure_reported_noise(engine, records, encode)
+        return noise, [triage_reported(engine, noise, place) for place in places]
+    except ServerError as error:
+        unread = Finding(kind=None, cause=UNKNOWN, notes=(str(error),))
+        noise = NoiseFloor(noise=None, floor=0.0, cap=CAP[dtype_of(engine)], positions=0, flips=0)
+        return noise, [settled_without_logits(engine, place) or unread for place in places]
 
 
 def measure_reported_noise(

@@ -9,12 +9,13 @@ import torch
 
 from draftproof.decoding.batch import Row
 from draftproof.decoding.target import Target
+from draftproof.errors import InputError
 from draftproof.sampling.accept import Proposal
 from draftproof.sampling.draw import Drawing, draw_alone
 from draftproof.sampling.noise import Noise
 from draftproof.sampling.upload import upload
 
-__all__ = ["Proposal", "Proposer", "ProposerContext", "point_masses", "unbound_copy"]
+__all__ = ["Proposal", "Proposer", "ProposerContext", "point_masses", "require_proposer", "unbound_copy"]
 Some = TypeVar("Some", bound="Proposer")
 
 
@@ -83,6 +84,22 @@ class Proposer(Protocol):
     def release(self, slot: int) -> None:
         """Forget a slot; its next request has nothing to do with the last."""
         ...
+
+
+def require_proposer(proposer: object) -> None:
+    """
+    See that something can be asked as a proposer.
+
+    Raises
+    ------
+    InputError
+        It cannot.
+    """
+    if isinstance(proposer, type) or not isinstance(proposer, Proposer):
+        got = f"the class {proposer.__name__}" if isinstance(proposer, type) else f"a {type(proposer).__name__}"
+        raise InputError(
+            f"proposer is {got}; allowed are objects with bind, propose and release, such as PromptLookup()"
+        )
 
 
 def point_masses(drafts: Sequence[Sequence[int]], device: torch.device) -> Proposal:

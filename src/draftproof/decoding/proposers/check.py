@@ -26,8 +26,9 @@ def ask(
     proposer: Proposer, rows: Sequence[Row], limits: Sequence[int], vocab_size: int, device: torch.device
 ) -> Checked:
     """Ask a proposer and check the answer; if it raises for a batch, ask row by row, so that the others keep theirs."""
+    held = [list(row.token_ids) for row in rows]
     try:
-        return _checked(proposer.propose(rows, limits), limits, vocab_size)
+        return _checked(_answer(proposer, rows, limits, held), limits, vocab_size)
     except Exception as error:  # a proposer is anybody's code
         if len(rows) == 1:
             nothing = point_masses([[]], device)
@@ -38,6 +39,19 @@ def ask(
         drafts=[item.drafts[0] for item in single],
         problems={index: item.problems[0] for index, item in enumerate(single) if item.problems},
     )
+
+
+def _answer(proposer: Proposer, rows: Sequence[Row], limits: Sequence[int], held: Sequence[list[int]]) -> Proposal:
+    """Ask, and put back what the proposer wrote into the rows: it would be output that no target has seen."""
+    try:
+        proposal = proposer.propose(list(rows), list(limits))
+    finally:
+        changed = [(row, tokens) for row, tokens in zip(rows, held, strict=True) if row.token_ids != tokens]
+        for row, tokens in changed:
+            row.token_ids[:] = tokens
+    if changed:
+        raise ValueError("the proposer changed a row's tokens; copy what you want to change")
+    return proposal
 
 
 def _checked(proposal: Proposal, limits: Sequence[int], vocab_size: int) -> Checked:

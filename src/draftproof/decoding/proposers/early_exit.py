@@ -37,8 +37,8 @@ class EarlyExit:
     """
 
     def __init__(self, layer: int, confidence_threshold: float = 0.0) -> None:
-        if layer < 1:
-            raise InputError(f"early exit after layer {layer}: allowed 1 or more")
+        if not isinstance(layer, int) or layer < 1:
+            raise InputError(f"early exit after layer {layer}: allowed 1 or more, whole numbers")
         require_threshold(confidence_threshold)
         self.layer, self.confidence_threshold = layer, confidence_threshold
 

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from draftproof.decoding.batch import Row
-from draftproof.decoding.proposers.base import Proposal, Proposer, ProposerContext, point_masses, unbound_copy
+from draftproof.decoding.proposers.base import (
+    Proposal,
+    Proposer,
+    ProposerContext,
+    point_masses,
+    require_proposer,
+    unbound_copy,
+)
 from draftproof.decoding.proposers.check import stack
 from draftproof.errors import InputError
 
@@ -27,6 +34,8 @@ class FirstOf:
     def __init__(self, *proposers: Proposer) -> None:
         if len(proposers) < 2:
             raise InputError(f"FirstOf got {len(proposers)} proposer(s): allowed two or more")
+        for proposer in proposers:
+            require_proposer(proposer)
         self.proposers = proposers
 
     def __deepcopy__(self, memo: dict[int, object]) -> "FirstOf":

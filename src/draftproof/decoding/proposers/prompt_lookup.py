@@ -32,7 +32,8 @@ class PromptLookup:
     """
 
     def __init__(self, prompt_lookup_min: int = 1, prompt_lookup_max: int = 4) -> None:
-        if not 1 <= prompt_lookup_min <= prompt_lookup_max:
+        whole = isinstance(prompt_lookup_min, int) and isinstance(prompt_lookup_max, int)
+        if not whole or not 1 <= prompt_lookup_min <= prompt_lookup_max:
             raise InputError(
                 f"prompt lookup n-grams {prompt_lookup_min}..{prompt_lookup_max}: allowed 1 <= min <= max; swap or raise them"
             )

@@ -26,7 +26,7 @@ def require_threshold(confidence_threshold: float) -> None:
     InputError
         It is not.
     """
-    if not 0 <= confidence_threshold < 1:
+    if not isinstance(confidence_threshold, int | float) or not 0 <= confidence_threshold < 1:
         raise InputError(f"confidence_threshold = {confidence_threshold}: allowed 0 up to, not including, 1")
 
 

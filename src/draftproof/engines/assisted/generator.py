@@ -18,6 +18,7 @@ from draftproof.engines.assisted.drafting import (
     way_of,
     with_own_modules,
 )
+from draftproof.engines.assisted.hush import hushed
 from draftproof.engines.assisted.seed import seeded
 from draftproof.engines.assisted.watched import Watched
 from draftproof.errors import ModelError, NumericsError
@@ -112,6 +113,7 @@ class Generator:
 
         try:
             with (
+                hushed(),
                 seeded(params.seed, inputs.device),
                 put_back(self.model),
                 self.model.register_forward_hook(watch, with_kwargs=True),

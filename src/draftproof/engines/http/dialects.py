@@ -60,7 +60,8 @@ class Dialect:
     token_ids : str or None
         The event's token ids (or one id). None: the server reports none.
     num_tokens : str or None
-        Tokens so far. An event with as many ids holds all of them, not only the new ones.
+        Tokens so far. An event with as many ids holds all of them, not only the new ones; one with fewer than are new may have
+        left out the first of these.
     others : tuple of paths
         What stands there, and is not 0, belongs to another completion than the one that was asked for.
     hidden : str or None
@@ -379,6 +380,7 @@ LLAMACPP = Dialect(
     max_seed=UINT32,
     text=("content",),
     token_ids="tokens",
+    num_tokens="tokens_predicted",
     others=("index",),
     finish="stop_type",
     ends={"limit": "length", "eos": "stop", "word": "stop"},

@@ -48,6 +48,11 @@ class Endpoint:
         return {"server": self.dialect.name, "version": self.version, "model": self.model, "max_len": self.max_len}
 
 
+def root_of(url: str) -> str:
+    """Return a server's root, whether its address was given with the "/v1" of the OpenAI API or without."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
 async def describe(client: Client, url: str, kind: str) -> Endpoint:
     """
     Ask a server what it is.
@@ -64,7 +69,7 @@ async def describe(client: Client, url: str, kind: str) -> Endpoint:
     ServerError
         It does not answer, or answers as no server that we know.
     """
-    root = url.rstrip("/").removesuffix("/v1")
+    root = root_of(url)
     try:
         models = await client.json(f"{root}/v1/models")
         dialect = DIALECTS.get(kind) or await _recognise(client, root, models)

@@ -165,10 +165,24 @@ class Answer:
             raise TypeError
         if self._vocab_size is not None and max(ids, default=0) >= self._vocab_size:
             raise WireError(f"the server named token id {max(ids)}, and our tokenizer has 0 to {self._vocab_size - 1}")
-        whole = bool(ids) and len(ids) == look(event, self._dialect.num_tokens)
+        count = look(event, self._dialect.num_tokens)
+        whole = bool(ids) and len(ids) == count
         if whole and ids[: len(self._token_ids)] != self._token_ids:
             raise WireError("the server changed tokens that it had sent before")
-        return (ids[len(self._token_ids) :] if whole else ids), whole
+        if whole:
+            return ids[len(self._token_ids) :], True
+        return (self._with_unsent(event, ids, count) if ids and _is_count(count) else ids), False
+
+    def _with_unsent(self, event: Json, ids: list[int], count: int) -> list[int]:
+        """
+        Return an event's ids with those before them that the server counted and did not name.
+
+        llama.cpp sends nothing while a character is not whole, and then the last token's id with the text of all. If that text ends
+        with the same id, it has the others too; else the count at the end will not agree. The count may run ahead, by a whole block.
+        """
+        unsent = count - len(self._token_ids) - len(ids)
+        spelt = self._encode(str(look(event, self._dialect.text[0]) or "")) if unsent > 0 else ids
+        return spelt if len(ids) < len(spelt) <= unsent + len(ids) and spelt[-len(ids) :] == ids else ids
 
     def _note_end(self, event: Json) -> None:
         reason = look(event, self._dialect.finish)
