@@ -25,3 +25,9 @@ def plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model measures its pass shapes; here over fewer positions, which tests/decoding/test_decoding_shapes.py does in full."""
+    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)

@@ -20,7 +20,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from draftproof.decoding.batch import Row
+from draftproof.decoding.batch import Row, slot_of
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.stopping import StopRule
 from draftproof.errors import ContractError, InputError
@@ -163,7 +163,7 @@ class _Seat:
         """Ask, and check what can be seen in a single answer."""
         target = self._target
         for row in rows:
-            slot, wanted = _slot(row), row.token_ids[:-1]
+            slot, wanted = slot_of(row), row.token_ids[:-1]
             if self._held.get(slot) != wanted:
                 target.release(slot)
                 target.prefill(slot, wanted)
@@ -252,7 +252,7 @@ def _check_independence(case: _Case) -> None:
             _require_same(case, _of_row(answer, 0), _of_row(together, index), message)
         turned = case.rows(params)[::-1]
         for row in turned:
-            row.slot = (_slot(row) + 3) % SLOTS
+            row.slot = (slot_of(row) + 3) % SLOTS
         answer = case.used_seat().propose(turned, [2, K, 3, K])
         for index in range(SLOTS):
             _require_same(case, _of_row(answer, SLOTS - 1 - index), _of_row(together, index), message)
@@ -302,7 +302,7 @@ def _check_law_of(case: _Case, draw: Drawing, prompt: list[int]) -> None:
     drafts: list[tuple[list[int], Tensor | None]] = []
     for start in range(0, SEEDS, SLOTS):
         for row in rows:
-            row.key = (start + _slot(row), 0)
+            row.key = (start + slot_of(row), 0)
         proposal = seat.propose(rows, [2] * SLOTS)
         drafts += [_of_row(proposal, index) for index in range(SLOTS)]
     goes_on: dict[tuple[int, ...], bool] = {}
@@ -394,11 +394,6 @@ def _tiny_target(vocab_size: int) -> CachedModel:
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).double().eval()
     return CachedModel(model, num_slots=SLOTS, max_len=MAX_LEN, block=K + 1)
-
-
-def _slot(row: Row) -> int:
-    assert row.slot is not None
-    return row.slot
 
 
 CHECKS: dict[str, Callable[[_Case], None]] = {

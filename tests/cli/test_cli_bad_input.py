@@ -3,14 +3,13 @@
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from draftproof.cli.main import main
+from support.command_line import Call, exit_code
 from support.scripted import WITHOUT_SAMPLED, write_study
 from support.toy_engines import numbered_words
 from support.toy_models import tiny_llama
@@ -25,17 +24,13 @@ def content(folder: Path) -> dict[str, bytes | None]:
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+def refused(tmp_path: Path, short_self_test: None, draftproof: Call) -> Refused:
     """Run the command line in this process and return its one line."""
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
     def call(*arguments: object) -> str:
         before = content(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["draftproof", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr().err
-        assert left.value.code == 2 and said.startswith("draftproof: ") and said.count("\n") == 1, said
+        code, _, said = draftproof(*arguments)
+        assert code == 2 and said.startswith("draftproof: ") and said.count("\n") == 1, said
         assert content(tmp_path) == before
         return said
 
@@ -210,10 +205,7 @@ def test_a_sampled_check_that_cannot_be_made(
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that was run."""
     folder = tmp_path_factory.mktemp("stored")
-    with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
-        study = write_study(folder, **WITHOUT_SAMPLED)
-        patch.setattr(sys, "argv", ["draftproof", "run", str(study), "--out", str(folder / "out")])
-        main()
+    exit_code("run", write_study(folder, **WITHOUT_SAMPLED), "--out", folder / "out")
     (folder / "policy.toml").write_text("min_speedup = 1.1\n")
     return folder
 

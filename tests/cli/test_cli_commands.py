@@ -1,9 +1,6 @@
 """The commands over the scripted engine: verdicts are exit codes, errors are one line, an interruption loses nothing."""
 
 import json
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,9 +10,10 @@ import typer.main
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.cli.main import app, main
+from draftproof.cli.main import app
 from draftproof.report import words
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
+from support.command_line import Call, exit_code
 from support.processes import begin, interrupt_once
 from support.scripted import WITHOUT_SAMPLED, json_lines, toml, write_study
 
@@ -36,40 +34,11 @@ COMMANDS = (
 )
 
 
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Done]
-
-
-@pytest.fixture
-def draftproof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command line in this process, as ``python -m draftproof.cli.main`` would."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["draftproof", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return Done(code=int(left.value.code or 0), out=said.out, err=said.err)
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def adopted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study with its reports."""
     folder = tmp_path_factory.mktemp("adopted")
-    with pytest.raises(SystemExit) as left, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["draftproof", "run", str(write_study(folder)), "--out", str(folder / "out")])
-        main()
-    assert left.value.code == 0
+    assert exit_code("run", write_study(folder), "--out", folder / "out") == 0
     return folder / "out"
 
 

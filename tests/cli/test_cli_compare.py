@@ -2,33 +2,20 @@
 
 import json
 import re
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from draftproof.cli.main import main
 from draftproof.study.run import run_study
+from support.command_line import Call
 from support.scripted import WITHOUT_SAMPLED, Silent, make_plan
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftproof", "compare", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+def compare(draftproof: Call) -> Call:
+    return partial(draftproof, "compare")
 
 
 @pytest.fixture(scope="module")

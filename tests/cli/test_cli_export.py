@@ -2,39 +2,28 @@
 
 import contextlib
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from draftproof.cli.main import main
 from draftproof.environment import describe_environment
 from draftproof.errors import RefusedError
 from draftproof.gate.ladder import roll_back
+from support.command_line import Call
 from support.ladder import climb
 
 HERE = describe_environment()
 ELSEWHERE = HERE | {"cpu_model": "another"}
 HF = {"kind": "hf", "target": "a/target"}
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run ``draftproof export`` in a folder of its own, and return exit code, stdout and stderr."""
+def export(draftproof: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run ``draftproof export`` in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftproof", "export", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+    return partial(draftproof, "export")
 
 
 def promote(name: str, **study: Any) -> int:
@@ -98,7 +87,7 @@ def test_what_was_rolled_back_is_not_exported(export: Call) -> None:
 def test_a_model_that_only_draftproof_knows_is_written_as_its_folder(
     export: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftproof.engines.load.resolve", lambda name, progress: Path("/models/demo"))
+    monkeypatch.setattr("draftproof.engines.resolve.resolve", lambda name, progress: Path("/models/demo"))
     promote("first", engine=HF | {"target": "SmolLM2-135M-Instruct"}, draft="~/draft")
     code, out, _ = export("hf")
     assert code == 0 and "target_name = '/models/demo'" in out

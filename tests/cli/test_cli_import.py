@@ -1,34 +1,21 @@
 """``draftproof import``: evidence that every reader takes, INCONCLUSIVE with its reasons, refusals that write nothing."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from draftproof import evidence as ev
-from draftproof.cli.main import main
+from support.command_line import Call
 
 FILES = Path(__file__).parents[1] / "measure" / "imported"
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def draftproof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command line in a folder of its own, and return exit code, stdout and stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
+def draftproof(draftproof: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run the command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftproof", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+    return draftproof
 
 
 def pair(tool: str) -> tuple[Path, Path]:

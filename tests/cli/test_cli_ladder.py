@@ -4,8 +4,8 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +14,20 @@ import typer.main
 
 from draftproof import evidence as ev
 from draftproof.cli.ladder import ladder_app
-from draftproof.cli.main import main
 from draftproof.environment import describe_environment
 from draftproof.gate.ladder import active
+from support.command_line import Call
 from support.ladder import make_evidence
 from support.scripted import WITHOUT_SAMPLED, write_study
 
 HERE = describe_environment()
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run ``draftproof ladder`` in a folder of its own, and return exit code, stdout and stderr."""
-    monkeypatch.setenv("COLUMNS", "160")
+def ladder(draftproof: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run ``draftproof ladder`` in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftproof", "ladder", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+    return partial(draftproof, "ladder")
 
 
 def study(name: str, **changes: Any) -> Path:
@@ -51,15 +40,8 @@ def states(path: Path) -> dict[str, str]:
     return {row["label"]: row["state"] for row in json.loads(path.read_text(encoding="utf-8"))["rungs"]}
 
 
-def test_a_study_that_was_run_here_is_promoted_and_rolled_back(
-    tmp_path: Path, ladder: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["draftproof", "run", str(write_study(tmp_path, **WITHOUT_SAMPLED)), "--out", "out"]
-    )
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 0
+def test_a_study_that_was_run_here_is_promoted_and_rolled_back(tmp_path: Path, ladder: Call, draftproof: Call) -> None:
+    assert draftproof("run", write_study(tmp_path, **WITHOUT_SAMPLED), "--out", "out").code == 0
     code, out, err = ladder("promote", "out/evidence.json", "--note", "by hand", "--json", "shown.json")
     assert (code, err) == (0, "") and out.endswith("rung 2 (batch 1, K 2) stands; active: rung 2 (batch 1, K 2)\n")
     shown = json.loads(Path("shown.json").read_text(encoding="utf-8"))

@@ -1,30 +1,19 @@
 """``draftproof predict``: from a study or from given numbers, and one line where neither is whole."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from draftproof.cli.main import main
 from draftproof.study.run import run_study
+from support.command_line import Call
 from support.scripted import WITHOUT_SAMPLED, Silent, make_plan
-
-Done = tuple[int, str, str]
 
 
 @pytest.fixture
-def predict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["draftproof", "predict", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+def predict(draftproof: Call) -> Call:
+    return partial(draftproof, "predict")
 
 
 @pytest.fixture(scope="module")

@@ -1,30 +1,18 @@
 """``--quiet``: one line on stdout, the verdict; what went wrong is still told on stderr."""
 
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from draftproof.cli import main as module
-from draftproof.cli.main import main
+from support.command_line import Call
 from support.scripted import WITHOUT_SAMPLED, write_study
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftproof", *map(str, arguments), "--quiet"])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+def quietly(draftproof: Call) -> Call:
+    return lambda *arguments: draftproof(*arguments, "--quiet")
 
 
 def test_each_command_prints_its_verdict_in_one_line(

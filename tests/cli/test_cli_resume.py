@@ -1,18 +1,15 @@
 """A run that got Ctrl-C is gone on with by --resume, by another process."""
 
-import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from draftproof import evidence as ev
-from draftproof.cli.main import main
+from support.command_line import Call
 from support.processes import begin, interrupt_once
 from support.scripted import WITHOUT_SAMPLED, json_lines, write_study
 
 
-def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, draftproof: Call) -> None:
     # 24 prompts of 100 tokens in groups of 4: long enough to be interrupted, short enough to be ended
     tables = {"workload": {"max_tokens": 100, "concurrency": [4]}, **WITHOUT_SAMPLED}
     study, out = write_study(tmp_path, count=24, **tables), tmp_path / "out"
@@ -25,10 +22,7 @@ def test_an_interrupted_run_is_ended_by_resume(tmp_path: Path, monkeypatch: pyte
     stored = json_lines(out / "requests.jsonl")
     assert 12 <= len(stored) < 72 and not (out / "evidence.json").exists()
 
-    monkeypatch.setattr(sys, "argv", ["draftproof", "run", str(study), "--out", str(out), "--resume"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 0
+    assert draftproof("run", study, "--out", out, "--resume").code == 0
     lines = json_lines(out / "requests.jsonl")
     seen = Counter((line["prompt_id"], line["block"]) for line in lines)
     assert len(seen) == 72 and set(seen.values()) == {1}

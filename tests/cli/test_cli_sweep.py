@@ -1,30 +1,21 @@
 """``draftproof sweep``: a table, the lines of the next study, and one line where something is wrong or interrupted."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from draftproof.cli.main import main
 from draftproof.study import sweep as module
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
+from support.command_line import Call
 from support.repeating import SCRIPT, write_repeating
 from support.scripted import WITHOUT_SAMPLED, write_study
 
 
 @pytest.fixture
-def sweep(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["draftproof", "sweep", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+def sweep(draftproof: Call) -> Call:
+    return partial(draftproof, "sweep")
 
 
 def study_of(folder: Path, **script: float) -> Path:

@@ -23,11 +23,7 @@ from support.toy_engines import numbered_words
 from support.toy_models import VOCAB, tiny_llama
 from support.toy_tokenizers import spelt_words
 
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draft measures its pass shapes; here over fewer positions, which is held in full elsewhere."""
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
+pytestmark = pytest.mark.usefixtures("short_self_test")
 
 
 class Counting:

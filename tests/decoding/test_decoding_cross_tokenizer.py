@@ -25,6 +25,8 @@ from support.toy_engines import ask, make_engine, numbered_words
 from support.toy_models import VOCAB, judge, make_decoder, make_row, run, tiny_llama
 from support.toy_tokenizers import byte_level, sentencepiece, spelt_words
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 K = 3
 BYTES, PIECES = byte_level(), sentencepiece()
 KINDS = {"byte-level": BYTES, "sentencepiece": PIECES, "words": numbered_words(), "metaspace": spelt_words()}
@@ -39,12 +41,6 @@ TEXTS = [
     "\u2581the <s> <unk> <0x41>",
     "\t\r\n",
 ]
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draft measures its pass shapes; here over fewer positions, which is held in full elsewhere."""
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 def bound(

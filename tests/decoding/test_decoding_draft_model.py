@@ -13,13 +13,9 @@ from draftproof.sampling.law import token_law
 from draftproof.sampling.noise import KeyedNoise
 from support.toy_models import VOCAB, judge, make_decoder, make_row, run, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 K = 4
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draft measures its pass shapes; here over fewer positions, which is held in full elsewhere."""
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 def bound(model, *, slots: int = 1, max_len: int = 128, vocab: int = VOCAB, threshold: float = 0.0) -> DraftModel:

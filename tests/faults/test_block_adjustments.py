@@ -22,13 +22,10 @@ from support.oracles import judged, warpers
 from support.toy_engines import ask, make_engine, numbered_words
 from support.toy_models import VOCAB, Scripted, judge, make_decoder, make_row, run, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 PROMPT = [5, 9, 2, 7, 5, 9, 2]
 K, COUNT, EOS = 4, 20, 11
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 class Counted:

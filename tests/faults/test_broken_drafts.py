@@ -8,13 +8,10 @@ from draftproof.proposers import CrossTokenizer, DraftModel, FirstOf, PromptLook
 from support.toy_engines import ask, make_engine, noisy_copy, numbered_words
 from support.toy_models import Scripted, judge, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 PROMPTS = [[5, 9, 2, 7, 5, 9, 2], [3, 4, 5]]
 COUNT = 40
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 @pytest.fixture(scope="module")

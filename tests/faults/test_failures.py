@@ -9,13 +9,10 @@ from draftproof.sampling.noise import KeyedNoise
 from support.toy_engines import ask, make_engine, noisy_copy
 from support.toy_models import Scripted, judge, make_decoder, make_row, run, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 PROMPTS = [[3, 4, 5, 3, 4], [9], [8, 8, 6, 8]]
 COUNT, SLOTS = 10, 2
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 @pytest.fixture(scope="module")

@@ -15,25 +15,13 @@ from draftproof.sampling.coupled import coupled
 from draftproof.sampling.draw import draw, race
 from draftproof.sampling.law import token_law
 from draftproof.sampling.noise import KeyedNoise, Purpose
+from support.constant_noise import Constant
 from support.toy_models import VOCAB, judge, make_decoder, make_row, run, tiny_llama
 
 ALMOST_ONE = 1 - 2**-53
 COINS = [0.0, 2**-149, 0.5, 1 - 2**-24, ALMOST_ONE]
 GREEDY, SAMPLED = SamplingParams(temperature=0.0), SamplingParams(temperature=1.0)
 LARGE = 50_257
-
-
-class Constant:
-    """Every number is the same."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def uniform(self, keys, positions, purpose, count):
-        return torch.full((len(keys), count), self.value, dtype=torch.float64)
-
-    def exponential(self, keys, positions, count, size, device):
-        return torch.full((len(keys), count, size), self.value, dtype=torch.float64)
 
 
 def decide(target_probs, drafts, probs, coin, rule=rejection):

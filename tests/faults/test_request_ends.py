@@ -12,14 +12,11 @@ from draftproof.sampling.draw import draw_alone, draw_shared
 from support.toy_engines import ask, make_engine, noisy_copy
 from support.toy_models import VOCAB, Scripted, judge, letters, make_decoder, make_row, run, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 PROMPT = [3, 4, 5, 3, 4, 5, 3, 4]
 K = 4
 FULL = K + 2
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 def learned_positions(size: int, seed: int = 0) -> GPT2LMHeadModel:

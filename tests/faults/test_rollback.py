@@ -11,14 +11,11 @@ from draftproof.proposers import DraftModel, EarlyExit, PromptLookup
 from support.toy_engines import noisy_copy
 from support.toy_models import VOCAB, Scripted, judge, make_decoder, make_row, run, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 K, COUNT = 4, 16
 # of very different lengths, so that a mask or a width taken from one row would not fit another
 PROMPTS = [[7], [5, 9, 2, 7], [place % 11 + 2 for place in range(40)], [place % 7 + 20 for place in range(135)]]
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,10 @@ from draftproof.proposers import DraftModel
 from support.toy_engines import EOS, ask, make_engine, numbered_words
 from support.toy_models import VOCAB, judge, make_decoder, make_row, run, tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 PROMPT = [3, 4, 5, 3, 4, 5]
 K = 4
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 class Force:

@@ -19,7 +19,6 @@ from support.other_words import other_words, translated
 from support.toy_engines import noisy_copy, numbered_words
 from support.toy_models import tiny_llama
 
-GGUF = {"engine": {"target": "a/target.gguf"}, "speculation": {"draft": "a/draft.gguf"}}
 PROMPT = "w11 w12 w13 w11 w12"
 LAUNCH = [
     "vllm",

@@ -120,7 +120,7 @@ def test_bad_input_is_refused(changes: dict[str, object], message: str) -> None:
         two_sample_tv(*values.values(), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("changes", [{"num_cells": 1}, {"prompts": 0}, {"delta": 0.0}, {"alpha": 1.0}, {"power": 1.5}])
+@pytest.mark.parametrize("changes", [{"num_cells": 1}, {"prompts": 0}, {"delta": 0.0}, {"alpha": 1.0}])
 def test_a_plan_outside_its_intervals_is_refused(changes: dict[str, float]) -> None:
     values = {"num_cells": 4, "prompts": 2, "delta": 0.05, "alpha": 0.05} | changes
     with pytest.raises(ValueError, match=next(iter(changes))):

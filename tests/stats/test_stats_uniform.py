@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, kstest
 
-from draftproof.stats.goodness import ScoreResult
+from draftproof.stats.score import ScoreResult
 from draftproof.stats.uniform import randomised_pit, uniform_correlation
 
 

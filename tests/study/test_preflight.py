@@ -20,12 +20,9 @@ from support.scripted import Silent, make_plan
 from support.toy_engines import numbered_words
 from support.toy_models import tiny_llama
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 PROMPTS = ["w03 w04 w05 w03 w04 w05 w03 w04", "w09 w08 w07 w09 w08 w07 w06 w09 w08 w07 w09 w08"]
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 2)
 
 
 @pytest.fixture(scope="module")

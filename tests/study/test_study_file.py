@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from draftproof.study.arms import sweep_plan
-from draftproof.study.plan import Plan, load_plan, parse_plan
-from draftproof.study.study_file import as_study_file
+from draftproof.study.plan import Plan, parse_plan
+from draftproof.study.study_file import as_study_file, load_plan
 from support.scripted import make_plan
 
 SERVED: dict[str, Any] = {

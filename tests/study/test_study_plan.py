@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from draftproof.errors import InputError, PlanError
-from draftproof.study.plan import EnginePlan, Plan, load_plan, parse_plan
+from draftproof.study.plan import EnginePlan, Plan, parse_plan
+from draftproof.study.study_file import load_plan
 
 TABLES = ("engine", "speculation", "workload", "sampling", "measure", "sampled", "policy")
 

@@ -21,8 +21,8 @@ from draftproof.gate.policy import Policy
 from draftproof.records import Completion
 from draftproof.study import run
 from draftproof.study.limits import limits
-from draftproof.study.plan import load_plan
 from draftproof.study.run import run_study
+from draftproof.study.study_file import load_plan
 from support.scripted import WITHOUT_SAMPLED, Counting, Restricted, Silent, Stopping, json_lines, make_plan, write_study
 
 FILES = {"lock.json", "study.toml", "requests.jsonl", "rounds.jsonl", "evidence.json"}

@@ -119,7 +119,7 @@ def test_rank_cells_judge_the_whole_vocabulary(tmp_path: Path) -> None:
 def test_an_interrupted_check_goes_on_and_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        verify_study(plan, tmp_path / "out", resume=False, progress=Stopping("both arms", 3))
+        verify_study(plan, tmp_path / "out", resume=False, progress=Stopping("A/B/A", 3))
     assert len(json_lines(tmp_path / "out" / "requests.jsonl")) == 9
     with pytest.raises(OutputError, match="--resume"):
         verify_study(plan, tmp_path / "out", resume=False, progress=Silent())
@@ -155,7 +155,7 @@ def test_values_of_another_way_to_judge_are_refused(tmp_path: Path) -> None:
 def test_records_of_prompts_that_the_study_does_not_have_are_run_again(tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        verify_study(plan, tmp_path / "out", resume=False, progress=Stopping("both arms", 3))
+        verify_study(plan, tmp_path / "out", resume=False, progress=Stopping("A/B/A", 3))
     stored = tmp_path / "out" / "requests.jsonl"
     stored.write_text(stored.read_text(encoding="utf-8").replace('"p1"', '"another"'), encoding="utf-8")
     assert verify_study(plan, tmp_path / "out", resume=True, progress=Silent()).outcome == "PASS"

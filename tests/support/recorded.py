@@ -15,7 +15,7 @@ from draftproof.engines.http.stream import WireError
 from draftproof.engines.openai_http import HttpEngine
 from draftproof.records import Completion
 from draftproof.request import SamplingParams
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
 
 FILE = Path(__file__).parent.parent / "engines" / "recorded" / "vllm.json"
 TARGET = "smollm2-135m-instruct"
@@ -114,7 +114,7 @@ class Replay(Client):
 def record() -> None:
     from draftproof.engines import openai_http
     from draftproof.engines.launch import Launch, Launched
-    from draftproof.engines.load import resolve
+    from draftproof.engines.resolve import resolve
 
     launch = load_plan(Path("studies/vllm.toml")).engine.launch
     assert launch is not None

@@ -19,7 +19,9 @@ from draftproof.sampling.noise import KeyedNoise
 VOCAB = 64
 
 
-def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float64, attention: str = "sdpa", vocab: int = VOCAB):
+def tiny_llama(
+    seed: int = 0, dtype: torch.dtype = torch.float64, attention: str = "sdpa", vocab: int = VOCAB, **options
+):
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab,
@@ -31,6 +33,7 @@ def tiny_llama(seed: int = 0, dtype: torch.dtype = torch.float64, attention: str
         max_position_embeddings=512,
         initializer_range=0.3,
         attn_implementation=attention,
+        **options,
     )
     return LlamaForCausalLM(config).to(dtype).eval()
 

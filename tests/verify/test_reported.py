@@ -18,7 +18,7 @@ from draftproof.verify.greedy import compare_greedy
 from draftproof.verify.reported import LIKELIEST
 from draftproof.workload.prompts import WorkloadPrompt
 
-VOCAB, LENGTH, K = 40, 24, 4
+VOCAB, LENGTH = 40, 24
 PROMPTS = [[7, number] for number in range(12)]
 ROUNDING = 0.03
 Law = np.ndarray

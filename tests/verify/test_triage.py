@@ -20,12 +20,9 @@ from support.toy_engines import EOS, K, ask, noisy_copy, numbered_words
 from support.toy_models import tiny_llama
 from support.triage import LENGTH, MORE, PROMPTS, compared_records, toy_engine, toy_model
 
+pytestmark = pytest.mark.usefixtures("short_self_test")
+
 ULP = 0.125  # of bfloat16 between 16 and 32
-
-
-@pytest.fixture(autouse=True)
-def short_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftproof.decoding.shapes.POSITIONS", 4)
 
 
 def judged(engine: Any, **options: Any) -> GreedyResult:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from draftproof.stats.evalue import betting_e_value, dirichlet_log_e_value
+from draftproof.stats.evalue import dirichlet_log_e_value, log_wealth
 from draftproof.verify.eprocess import EProcess
 from draftproof.verify.log import TokenLog, joined
 
@@ -70,7 +70,8 @@ def test_the_value_is_the_mean_of_mixtures_and_bets_and_does_not_depend_on_the_b
         deviations = score - (whole.laws * score).sum(axis=1, keepdims=True)
         g = deviations[np.arange(180), whole.cells] / np.abs(deviations).max(axis=1)
         values += [
-            float(betting_e_value(g[chosen])[-1]) for chosen in (places != "", places == "bonus", before == "rejected")
+            float(np.exp(log_wealth(g[chosen])).mean())
+            for chosen in (places != "", places == "bonus", before == "rejected")
         ]
     once, thrice = EProcess(), EProcess()
     once.update(whole)

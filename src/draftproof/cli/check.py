@@ -11,7 +11,7 @@ from rich.console import Console
 from draftproof.cli.json_copy import require_copy
 from draftproof.errors import InputError
 from draftproof.report.tables import table, text
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
 
 STYLES = {"fine": "green", "warn": "yellow", "refuse": "red"}
 

@@ -99,7 +99,7 @@ def _path(table: dict[str, Any], key: str) -> dict[str, str]:
     if not isinstance(name, str):
         return {}
     if name.lower() == DEMO:
-        from draftproof.engines.load import resolve
+        from draftproof.engines.resolve import resolve
 
         return {key: str(resolve(name, lambda message: None))}
     return {key: str(Path(name).expanduser())} if name.startswith("~") else {}

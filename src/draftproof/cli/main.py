@@ -31,7 +31,8 @@ from draftproof.errors import DraftproofError, InputError
 from draftproof.gate.decide import decide
 from draftproof.gate.policy import load_policy
 from draftproof.report.terminal import print_report
-from draftproof.study.plan import Plan, load_plan, parse_plan
+from draftproof.study.plan import Plan, parse_plan
+from draftproof.study.study_file import load_plan
 
 app = typer.Typer(
     name="draftproof",

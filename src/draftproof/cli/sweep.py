@@ -11,7 +11,7 @@ from draftproof.cli.quiet import Quiet, print_last
 from draftproof.errors import InputError
 from draftproof.report import words
 from draftproof.report.tables import table, text
-from draftproof.study.plan import load_plan
+from draftproof.study.study_file import load_plan
 
 if TYPE_CHECKING:
     from draftproof.study.sweep_result import Recommended

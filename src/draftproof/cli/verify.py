@@ -11,7 +11,8 @@ from draftproof.cli.json_copy import require_copy
 from draftproof.cli.quiet import Quiet, print_last
 from draftproof.errors import InputError
 from draftproof.report.tables import table, text
-from draftproof.study.plan import Plan, load_plan, parse_plan
+from draftproof.study.plan import Plan, parse_plan
+from draftproof.study.study_file import load_plan
 
 EARLY_EXIT = "early-exit:"
 

@@ -82,6 +82,12 @@ class Row:
         return len(kept)
 
 
+def slot_of(row: Row) -> int:
+    """Return the slot of a row that runs."""
+    assert row.slot is not None
+    return row.slot
+
+
 def report_logprobs(reports: Sequence[tuple[Row, Tensor, Tensor]]) -> None:
     """
     Record the log-probabilities of the tokens that were just committed, read once for all rows.

@@ -18,11 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from draftproof.decoding.batch import Row, report_logprobs
+from draftproof.decoding.batch import Row, report_logprobs, slot_of
 from draftproof.decoding.lap import mark
 from draftproof.decoding.proposers.base import Proposal, Proposer, point_masses
 from draftproof.decoding.proposers.check import ask
@@ -82,16 +83,12 @@ class Decoder:
         self._clock = clock
         self._queue: deque[Row] = deque()
         self._free = list(range(target.num_slots))[::-1]
-        self._draft_failures, self._draft_errors = 0, dict[int, str]()
-        self.draft_stopped: str | None = None
         self.rows: list[Row] = []
-        self._in_round, self._dropped = False, list[int]()
-
-    def now_ms(self) -> float:
-        """Monotonic time in ms, after the device has caught up."""
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
-        return self._clock() * 1e3
+        self._in_round = False
+        self._dropped: list[int] = []  # cancelled while a round ran
+        self._draft_failures = 0
+        self._draft_errors: dict[int, str] = {}  # of this round, by request
+        self.draft_stopped: str | None = None
 
     def submit(self, row: Row) -> None:
         """Queue a request; it joins at the next round in which a slot is free."""
@@ -105,6 +102,11 @@ class Decoder:
             return
         for row in [row for row in self.rows if row.request_id == request_id]:
             self._leave(row)
+
+    def run(self) -> None:
+        """Run rounds until no request is left."""
+        while self._queue or self.rows:
+            self.step()
 
     def step(self) -> list[Row]:
         """
@@ -135,7 +137,14 @@ class Decoder:
             while self._dropped:
                 self.cancel(self._dropped.pop())
 
+    def now_ms(self) -> float:
+        """Monotonic time in ms, after the device has caught up."""
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)
+        return self._clock() * 1e3
+
     def _round(self) -> list[Row]:
+        """Admit, propose, score, decide, commit; then write down what happened, and let those leave that have ended."""
         began, joining = self._clock() * 1e3, bool(self._queue and self._free)
         self._admit()
         rows = self.rows
@@ -145,54 +154,33 @@ class Decoder:
         proposal, drafts = self._propose(rows)
         proposed = self.now_ms()
         logits = self.target.score(
-            {_slot(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
+            {slot_of(row): [row.token_ids[-1], *draft] for row, draft in zip(rows, drafts, strict=True)}
         )
         since_pass = mark(self.target.device, self._clock)
         outcomes = self._decide(rows, drafts, proposal, logits)
         # what was decided is on the host, so the device has caught up
         sample_ms, scored = since_pass(), self.now_ms()
-        reports: list[tuple[Row, Tensor, Tensor]] = []
-        for row, draft, outcome in zip(rows, drafts, outcomes, strict=True):
-            emitted = self._commit(row, draft, outcome)
-            if emitted is None:
-                continue
-            row.rounds.append(
-                Round(
-                    num_proposed=len(draft),
-                    num_accepted=outcome.num_accepted if emitted else 0,
-                    next_token=outcome.source(len(draft)) if emitted == outcome.num_accepted + 1 else None,
-                    emitted=emitted,
-                    propose_ms=proposed - start,
-                    score_ms=scored - proposed,
-                    draft_error=self._draft_errors.get(row.request_id),
-                    sample_ms=sample_ms,
-                    prefill_ms=start - began if joining else 0.0,
-                    num_rows=len(rows),
-                )
-            )
-            if not emitted:
-                continue
-            row.chunks.append(Chunk(num_tokens=emitted, at_ms=scored - row.submitted_ms))
-            if row.params.logprobs is not None:
-                reports.append((row, outcome.logits[:emitted], outcome.law[:emitted]))
-        report_logprobs(reports)
+        emitted = [self._commit(*of_row) for of_row in zip(rows, drafts, outcomes, strict=True)]
+        timed_round = partial(
+            Round,
+            propose_ms=proposed - start,
+            score_ms=scored - proposed,
+            sample_ms=sample_ms,
+            prefill_ms=start - began if joining else 0.0,
+            num_rows=len(rows),
+        )
+        self._record(rows, drafts, outcomes, emitted, timed_round, scored)
         for row in [row for row in rows if row.finish_reason is not None]:
             self._leave(row)
         return rows
 
-    def run(self) -> None:
-        """Run rounds until no request is left."""
-        while self._queue or self.rows:
-            self.step()
-
     def _propose(self, rows: Sequence[Row]) -> tuple[Proposal, list[list[int]]]:
         """Return the proposal, without what is wrong in it, and its tokens as lists."""
         limits = [self._limit(row) for row in rows]
-        stopped = self.draft_stopped or ""
-        self._draft_errors = {
-            row.request_id: stopped for row, limit in zip(rows, limits, strict=True) if stopped and limit
-        }
-        if self.proposer is None or self.draft_stopped or not any(limits):
+        self._draft_errors = {}
+        if stopped := self.draft_stopped:
+            self._draft_errors = {row.request_id: stopped for row, limit in zip(rows, limits, strict=True) if limit}
+        if self.proposer is None or stopped or not any(limits):
             return point_masses([[] for _ in rows], self.target.device), [[] for _ in rows]
         checked = ask(self.proposer, rows, limits, self.target.vocab_size, self.target.device)
         for index, reason in checked.problems.items():
@@ -200,14 +188,10 @@ class Decoder:
             self._draft_failed(reason)
         return checked.proposal, checked.drafts
 
-    def _draft_failed(self, reason: str) -> None:
-        self._draft_failures += 1
-        if self._draft_failures >= MAX_DRAFT_FAILURES:
-            self.draft_stopped = f"drafting stopped after {MAX_DRAFT_FAILURES} failures; the last: {reason}"
-
     def _decide(
         self, rows: Sequence[Row], drafts: Sequence[list[int]], proposal: Proposal, logits: Tensor
     ) -> list["_Outcome"]:
+        """Apply the accept rule to the target's law at every position, and read what it says, once for all rows."""
         prefixes = [row.prefix(draft) for row, draft in zip(rows, drafts, strict=True)]
         law = token_law(logits[:, : proposal.token_ids.shape[1] + 1], [row.params for row in rows], prefixes)
         keys, positions = [row.key for row in rows], [row.num_generated for row in rows]
@@ -231,20 +215,50 @@ class Decoder:
     def _commit(self, row: Row, draft: list[int], outcome: "_Outcome") -> int | None:
         """Append what was decided and take the rest back; return how many tokens stayed, None if the round gave none."""
         count = outcome.num_accepted
-        self.take_back(self.target, _slot(row), len(draft) - count)
+        self.take_back(self.target, slot_of(row), len(draft) - count)
         if not outcome.all_finite:
-            self.target.scrub_tail(_slot(row))
+            self.target.scrub_tail(slot_of(row))
         if not outcome.read_finite:
             return self._not_finite(row, draft, count)
         tokens = [*draft[:count], outcome.next_token_id]
         if not outcome.has_next:
             # nothing may follow: what was accepted stays, and the next round finds the dead end at its start
             tokens.pop()
-            self.target.roll_back(_slot(row), 1)
+            self.target.roll_back(slot_of(row), 1)
             if not tokens:
                 row.finish_reason, row.error = "error", outcome.problem
                 return None
         return row.commit(tokens)
+
+    def _record(
+        self,
+        rows: Sequence[Row],
+        drafts: Sequence[list[int]],
+        outcomes: Sequence["_Outcome"],
+        emitted: Sequence[int | None],
+        timed_round: Callable[..., Round],
+        now_ms: float,
+    ) -> None:
+        """Write down for each row what the round did, and when its tokens became visible."""
+        reports: list[tuple[Row, Tensor, Tensor]] = []
+        for row, draft, outcome, count in zip(rows, drafts, outcomes, emitted, strict=True):
+            if count is None:
+                continue
+            row.rounds.append(
+                timed_round(
+                    num_proposed=len(draft),
+                    num_accepted=outcome.num_accepted if count else 0,
+                    next_token=outcome.source(len(draft)) if count == outcome.num_accepted + 1 else None,
+                    emitted=count,
+                    draft_error=self._draft_errors.get(row.request_id),
+                )
+            )
+            if not count:
+                continue
+            row.chunks.append(Chunk(num_tokens=count, at_ms=now_ms - row.submitted_ms))
+            if row.params.logprobs is not None:
+                reports.append((row, outcome.logits[:count], outcome.law[:count]))
+        report_logprobs(reports)
 
     def _limit(self, row: Row) -> int:
         """
@@ -254,7 +268,7 @@ class Decoder:
         """
         if not row.speculate:
             return 0
-        length = self.target.row_len[_slot(row)] + 1
+        length = self.target.row_len[slot_of(row)] + 1
         room = min(self.target.key_len(length) - length, row.stop.max_tokens - row.num_generated - 1)
         return max(0, min(self.num_speculative_tokens, room))
 
@@ -268,13 +282,19 @@ class Decoder:
         if not draft:
             row.finish_reason, row.error = "error", "the target's logits are not finite"
             return None
-        self.target.roll_back(_slot(row), count + 1)
-        self.target.scrub_tail(_slot(row))
+        self.target.roll_back(slot_of(row), count + 1)
+        self.target.scrub_tail(slot_of(row))
         row.speculate = False
         self._draft_errors[row.request_id] = BROKEN_BLOCK
         return 0
 
+    def _draft_failed(self, reason: str) -> None:
+        self._draft_failures += 1
+        if self._draft_failures >= MAX_DRAFT_FAILURES:
+            self.draft_stopped = f"drafting stopped after {MAX_DRAFT_FAILURES} failures; the last: {reason}"
+
     def _admit(self) -> None:
+        """Give waiting requests the free slots, and read their prompts."""
         while self._queue and self._free:
             row = self._queue.popleft()
             row.slot = self._free.pop()
@@ -286,10 +306,11 @@ class Decoder:
             if twin is None:
                 self.target.prefill(row.slot, prefix)
             else:
-                self.target.fork(_slot(twin), row.slot, len(prefix))
+                self.target.fork(slot_of(twin), row.slot, len(prefix))
 
     def _leave(self, row: Row) -> None:
-        slot = _slot(row)
+        """Free a request's slot."""
+        slot = slot_of(row)
         self.target.release(slot)
         self._free.append(slot)
         row.slot = None
@@ -303,7 +324,24 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What a round decided for one row; ``logits`` and ``law`` have shape (T, V)."""
+    """
+    What a round decided for one row, which was scored at T positions: its last token and its draft, then padding.
+
+    Attributes
+    ----------
+    num_accepted : int
+        Leading drafted tokens that stay.
+    next_token_id : int
+        The token that follows them.
+    has_next : bool
+        Whether any token may: a request can forbid them all.
+    all_finite, read_finite : bool
+        Whether the logits are finite, at all positions of the block and at those that the decision rests on.
+    logits, law : Tensor, shape (T, V)
+        What the target said, and what is sampled under the request's parameters.
+    problem : str or None
+        Why no token may follow, where none may.
+    """
 
     num_accepted: int
     next_token_id: int
@@ -319,8 +357,3 @@ class _Outcome:
         if self.num_accepted < num_proposed:
             return "correction"
         return "bonus" if num_proposed else "target"
-
-
-def _slot(row: Row) -> int:
-    assert row.slot is not None
-    return row.slot

@@ -15,7 +15,6 @@ from torch import Tensor
 from draftproof.decoding.model import CachedModel, PassShapes
 from draftproof.errors import ModelError
 
-Claim = Literal["bitwise", "bitwise_same_batch", "up_to_ties"]
 PREFIX = 24
 POSITIONS = 12
 PLAIN_WIDTHS = (1, 2)
@@ -43,7 +42,7 @@ class ShapeClass:
         Why less is claimed than the tested shapes would allow.
     """
 
-    claim: Claim
+    claim: Literal["bitwise", "up_to_ties"]
     shapes: PassShapes
     agree: tuple[str, ...]
     differ: tuple[str, ...]
@@ -61,10 +60,14 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
     Run the self-test on an idle model, set ``model.shapes``, and leave the store empty.
 
     The chosen group is the largest that agrees, so that what runs beside a request cannot change its tokens.
+
+    Raises
+    ------
+    ModelError
+        The model does not run through the cache, or computes something else there.
     """
     length = min(model.max_len, PREFIX + POSITIONS)
-    positions = max(1, min(POSITIONS, length // 2))
-    prefix = length - positions
+    prefix = length - max(1, min(POSITIONS, length // 2))
     generator = torch.Generator().manual_seed(20221130)
     tokens = torch.randint(model.vocab_size, (length,), generator=generator).tolist()
     try:
@@ -74,64 +77,13 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
         raise ModelError(
             f"{type(model.model).__name__} does not run with a prepared 4-D mask and our cache ({error}); it is not supported"
         ) from None
-
-    def one_by_one(slots: int, width: int, key_len: int) -> list[Tensor]:
-        rows: list[Tensor] = []
-        for index in range(positions):
-            rows.append(block(slots, index, 1, width, key_len)[:, 0])
-        return rows
-
-    def block(slots: int, index: int, count: int, width: int, key_len: int) -> Tensor:
-        chunk = tokens[prefix + index : prefix + index + count]
-        for slot in range(slots):
-            model.row_len[slot] = prefix + index
-        return model.run(0, slots, {slot: chunk for slot in range(slots)}, width, key_len).clone()
-
-    def in_blocks(slots: int, width: int, key_len: int) -> list[Tensor]:
-        rows: list[Tensor] = []
-        for index in range(0, positions, width):
-            count = min(width, positions - index)
-            logits = block(slots, index, count, width, key_len)
-            rows.extend(logits[:, row] for row in range(count))
-        return rows
-
-    key_lens = sorted({model.key_len(size) for size in range(length, model.max_len + 1)})
-    references = {key_len: [row[0] for row in one_by_one(1, model.block, key_len)] for key_len in key_lens}
-    _require_same_model(model, tokens, prefix, references[key_lens[0]])
-    agree: list[str] = []
-    differ: list[str] = []
-    noise = 0.0
-
-    def same_bits(seen: list[Tensor], wanted: list[Tensor], name: str) -> bool:
-        nonlocal noise
-        same = all(bool((got == want).all()) for got, want in zip(seen, wanted, strict=True))
-        (agree if same else differ).append(name)
-        noise = max(noise, *((got - want).abs().max().item() for got, want in zip(seen, wanted, strict=True)))
-        return same
-
-    def agrees(rows: Callable[[int, int, int], list[Tensor]], slots: int, width: int) -> bool:
-        return all(
-            same_bits(rows(slots, width, key_len), references[key_len], f"{slots} x {width} @ {key_len}")
-            for key_len in key_lens
-        )
-
-    block_agrees = agrees(in_blocks, 1, model.block)
-    first = references[key_lens[0]]
-    key_lens_agree = all([same_bits(references[key_len], first, f"keys {key_len}") for key_len in key_lens[1:]])
-
-    def plain(slots: int) -> int | None:
-        narrower = (width for width in PLAIN_WIDTHS if width < model.block)
-        return next((width for width in narrower if agrees(one_by_one, slots, width)), None)
-
-    plain_alone, group, plain_group = plain(1), 1, None
-    size = 1
-    while size * 2 <= model.num_slots:
-        size *= 2
-    while size > 1:
-        if agrees(in_blocks, size, model.block):
-            group, plain_group = size, plain(size)
-            break
-        size //= 2
+    test = _SelfTest(model, tokens, prefix)
+    _require_same_model(model, tokens, prefix, test.first)
+    block_agrees = test.agrees(test.in_blocks, 1, model.block)
+    key_lens_agree = test.key_lens_agree()
+    plain_alone = test.plain_width(1)
+    group = test.largest_group()
+    plain_group = None if group == 1 else test.plain_width(group)
     for slot in range(model.num_slots):
         model.release(slot)
     model.shapes = PassShapes(
@@ -140,12 +92,88 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
     return ShapeClass(
         claim="bitwise" if block_agrees and not model.has_experts else "up_to_ties",
         shapes=model.shapes,
-        agree=tuple(agree),
-        differ=tuple(differ),
-        noise=noise,
+        agree=tuple(test.agree),
+        differ=tuple(test.differ),
+        noise=test.noise,
         threads=torch.get_num_threads(),
         reason=ROUTED if model.has_experts else None,
     )
+
+
+class _SelfTest:
+    """
+    The same tokens in passes of different shapes; every slot holds the ``prefix`` tokens before them.
+
+    Logits are lists with one tensor of shape (slots, V) per tested position.
+
+    Attributes
+    ----------
+    first : list of Tensor, shape (V,)
+        The reference at the shortest key length.
+    agree, differ, noise
+        As in `ShapeClass`, of what was compared so far.
+    """
+
+    def __init__(self, model: CachedModel, tokens: list[int], prefix: int) -> None:
+        self._model, self._prefix, self._tested = model, prefix, tokens[prefix:]
+        key_lens = sorted({model.key_len(size) for size in range(len(tokens), model.max_len + 1)})
+        self._references = {
+            key_len: [row[0] for row in self.one_by_one(1, model.block, key_len)] for key_len in key_lens
+        }
+        self.first = self._references[key_lens[0]]
+        self.agree: list[str] = []
+        self.differ: list[str] = []
+        self.noise = 0.0
+
+    def one_by_one(self, slots: int, width: int, key_len: int) -> list[Tensor]:
+        """Score each token at row 0 of a pass, with padding after it."""
+        return [self._block(slots, index, 1, width, key_len)[:, 0] for index in range(len(self._tested))]
+
+    def in_blocks(self, slots: int, width: int, key_len: int) -> list[Tensor]:
+        """Score the tokens in blocks of real ones."""
+        rows: list[Tensor] = []
+        for index in range(0, len(self._tested), width):
+            count = min(width, len(self._tested) - index)
+            logits = self._block(slots, index, count, width, key_len)
+            rows.extend(logits[:, row] for row in range(count))
+        return rows
+
+    def agrees(self, rows: Callable[[int, int, int], list[Tensor]], slots: int, width: int) -> bool:
+        """Whether passes of one shape give the reference's bits at every key length; stops at the first that does not."""
+        return all(
+            self._same_bits(rows(slots, width, key_len), reference, f"{slots} x {width} @ {key_len}")
+            for key_len, reference in self._references.items()
+        )
+
+    def key_lens_agree(self) -> bool:
+        """Whether the references at all key lengths are the same."""
+        others = list(self._references.items())[1:]
+        return all([self._same_bits(reference, self.first, f"keys {key_len}") for key_len, reference in others])
+
+    def plain_width(self, slots: int) -> int | None:
+        """Return the narrowest pass for a plain step; None where only the full block agrees."""
+        narrower = (width for width in PLAIN_WIDTHS if width < self._model.block)
+        return next((width for width in narrower if self.agrees(self.one_by_one, slots, width)), None)
+
+    def largest_group(self) -> int:
+        """Return the most slots, a power of two, whose block agrees."""
+        size = 1 << (self._model.num_slots.bit_length() - 1)
+        while size > 1 and not self.agrees(self.in_blocks, size, self._model.block):
+            size //= 2
+        return size
+
+    def _block(self, slots: int, index: int, count: int, width: int, key_len: int) -> Tensor:
+        chunk = self._tested[index : index + count]
+        for slot in range(slots):
+            self._model.row_len[slot] = self._prefix + index
+        return self._model.run(0, slots, {slot: chunk for slot in range(slots)}, width, key_len).clone()
+
+    def _same_bits(self, seen: list[Tensor], wanted: list[Tensor], name: str) -> bool:
+        same = all(bool((got == want).all()) for got, want in zip(seen, wanted, strict=True))
+        (self.agree if same else self.differ).append(name)
+        apart = ((got - want).abs().max().item() for got, want in zip(seen, wanted, strict=True))
+        self.noise = max(self.noise, *apart)
+        return same
 
 
 def _require_same_model(model: CachedModel, tokens: list[int], prefix: int, reference: list[Tensor]) -> None:

@@ -54,8 +54,6 @@ class Capabilities:
         Whether completions have the log-probabilities that a request asks for.
     ignore_eos : bool
         Whether a request may go on after an end of sequence.
-    queues : bool
-        Whether requests may arrive while others run: the engine is a `Queueing` one.
     """
 
     name: str
@@ -74,7 +72,6 @@ class Capabilities:
     score_top: bool = False
     logprobs: bool = True
     ignore_eos: bool = True
-    queues: bool = False
 
 
 class EngineProtocol(Protocol):

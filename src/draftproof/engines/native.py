@@ -215,7 +215,6 @@ class Engine(DecoderEngine):
                 "runtime": describe_runtime(self._target.device),
             },
             score_passes=True,
-            queues=True,
             control_arms=("own draft", "float32") if self._target.dtype in HALF else ("own draft",),
         )
 

@@ -245,7 +245,6 @@ class ScriptedEngine(DecoderEngine):
                 "runtime": {"synchronisation": "none: the clock is virtual"},
             },
             score_passes=True,
-            queues=True,
         )
 
     def score(self, prompt_token_ids: Sequence[int], token_ids: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:

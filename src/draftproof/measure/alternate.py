@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 from draftproof.engines.base import EngineProtocol
-from draftproof.measure.arrival import Arrival
-from draftproof.measure.gauge import Gauge
 from draftproof.measure.noise import between, read_host
 from draftproof.measure.run import BLOCKS, Advance, Save, as_chat, record
 from draftproof.request import SamplingParams
@@ -21,15 +19,13 @@ def alternate(
     skip: set[tuple[str, int, int]],
     save: Save,
     advance: Advance,
-    arrival: Arrival | None = None,
-    gauge: Gauge | None = None,
 ) -> None:
     """
     Run all prompts target-only, then speculative, then target-only again, in groups of ``concurrency``.
 
     A slow drift of the machine reaches the arms differently, unlike where they take turns prompt by prompt; the two
-    target-only blocks, one on each side, show it as noise. A group in which a request failed is the last. The other parameters
-    are those of `measure.run.interleave`; servers take no arrival and their memory is not ours, so that the last two are not used.
+    target-only blocks, one on each side, show it as noise. A group in which a request failed is the last. The parameters are
+    those of `measure.run.interleave`, without arrival and gauge: servers take no arrival, and their memory is not ours.
     """
     if all((prompt.id, repeat, concurrency) in skip for prompt in prompts):
         advance(len(prompts))

@@ -53,7 +53,7 @@ def interleave(
     advance : callable
         Gets the number of prompts that were finished.
     arrival : Arrival or None
-        None is closed loop. Open loop needs ``capabilities.queues``.
+        None is closed loop. Open loop needs a `Queueing` engine.
     gauge : Gauge or None
         Reads memory and energy of each block.
     """

@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from draftproof.stats.goodness import ScoreResult
-from draftproof.stats.score import tilted_score_test
+from draftproof.stats.score import ScoreResult, tilted_score_test
 
 
 def duplicate_test(sequences: ArrayLike, probabilities: ArrayLike, prompts: ArrayLike) -> ScoreResult:

@@ -4,45 +4,39 @@ Evidence that may be looked at after every token.
 An e-value at least ``1 / alpha`` rejects at level ``alpha``, at any time and however often it was looked at.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln, logsumexp, xlogy
+from scipy.special import gammaln, xlogy
 
-DEFAULT_CONCENTRATIONS = (20.0, 100.0, 500.0)
-DEFAULT_LAMBDAS = (-0.4, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.2, 0.4)
-
-_MAX_LOG = float(np.log(np.finfo(np.float64).max))
+CONCENTRATIONS = (20.0, 100.0, 500.0)
+STAKES = (-0.4, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
-def betting_e_value(g: ArrayLike, lambdas: Sequence[float] = DEFAULT_LAMBDAS) -> NDArray[np.float64]:
+def log_wealth(g: ArrayLike) -> NDArray[np.float64]:
     """
-    Return the wealth, after each token, of bettors who bet against the null "the mean of ``g`` is 0".
+    Return what a block of tokens adds to the log wealth of bettors who bet against the null "the mean of ``g`` is 0".
 
     Parameters
     ----------
     g : array_like, shape (N,)
         In the interval ``[-1, 1]``; the score minus its mean under the target's law, divided by a bound that does not
-        depend on the token. In the order of emission.
-    lambdas : sequence of float
-        The stakes, fixed before the data; each ``-1 < lambda < 1``.
+        depend on the token. The bound may differ from token to token, if it was fixed before the token.
 
     Returns
     -------
-    ndarray, shape (N,), float64
-        The mean over the stakes of ``prod(1 + lambda * g)``, at most the largest finite float (wealth beyond it is cut,
-        which only weakens the evidence).
+    ndarray, shape (L,), float64
+        ``sum log(1 + lambda * g)`` for each stake lambda of `STAKES`; sums of blocks are those of the whole. The mean of their
+        exponentials is an e-value.
 
     Raises
     ------
     ValueError
-        ``g`` is not one-dimensional or leaves its interval, or a stake is missing or outside its interval.
+        ``g`` is not one-dimensional or leaves its interval.
 
     Notes
     -----
-    Under the null every product is a non-negative martingale that starts at 1, and so is their mean; Ville's inequality
-    gives ``P(ever >= 1/alpha) <= alpha`` [1]_. Computed in logarithms. Cost: O(N L) time and memory for L stakes.
+    Under the null every product ``prod(1 + lambda * g)`` is a non-negative martingale that starts at 1, and so is their mean;
+    Ville's inequality gives ``P(ever >= 1/alpha) <= alpha`` [1]_. Cost: O(N L).
     Held by: tests/stats/test_stats_evalue.py.
 
     References
@@ -50,35 +44,12 @@ def betting_e_value(g: ArrayLike, lambdas: Sequence[float] = DEFAULT_LAMBDAS) ->
     .. [1] Ramdas, Grunwald, Vovk, Shafer, "Game-theoretic statistics and safe anytime-valid inference", 2023,
        arXiv:2210.01948.
     """
-    steps, stakes = _checked(g, lambdas)
-    log_wealth = np.cumsum(np.log1p(stakes[:, None] * steps[None, :]), axis=1)
-    log_mean = np.asarray(logsumexp(log_wealth, axis=0), dtype=np.float64) - np.log(stakes.size)
-    running: NDArray[np.float64] = np.exp(np.minimum(log_mean, _MAX_LOG))
-    return running
-
-
-def log_wealth(g: ArrayLike, lambdas: Sequence[float] = DEFAULT_LAMBDAS) -> NDArray[np.float64]:
-    """
-    Return what one more block of tokens adds to the log wealth of each bettor of `betting_e_value`.
-
-    Parameters
-    ----------
-    g, lambdas
-        As for `betting_e_value`. The bound that ``g`` was divided by may differ from token to token, if it was fixed
-        before the token.
-
-    Returns
-    -------
-    ndarray, shape (L,), float64
-        ``sum log(1 + lambda * g)`` for each stake; sums of blocks are those of the whole.
-
-    Raises
-    ------
-    ValueError
-        As for `betting_e_value`.
-    """
-    steps, stakes = _checked(g, lambdas)
-    added: NDArray[np.float64] = np.log1p(stakes[:, None] * steps[None, :]).sum(axis=1)
+    steps = np.asarray(g, dtype=np.float64)
+    if steps.ndim != 1:
+        raise ValueError(f"g must have shape (N,), got {steps.shape}")
+    if not (np.abs(steps) <= 1.0).all():
+        raise ValueError("g must be in the interval [-1, 1]; divide the score by its bound")
+    added: NDArray[np.float64] = np.log1p(np.outer(STAKES, steps)).sum(axis=1)
     return added
 
 
@@ -132,15 +103,3 @@ def dirichlet_log_e_value(counts: ArrayLike, probs: ArrayLike, concentration: fl
     gained = np.where(possible, gained, np.where(seen > 0.0, np.inf, 0.0))
     total: NDArray[np.float64] = gained.sum(axis=1) + gammaln(concentration) - gammaln(concentration + seen.sum(axis=1))
     return total
-
-
-def _checked(g: ArrayLike, lambdas: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    steps = np.asarray(g, dtype=np.float64)
-    stakes = np.asarray(lambdas, dtype=np.float64)
-    if steps.ndim != 1:
-        raise ValueError(f"g must have shape (N,), got {steps.shape}")
-    if not (np.abs(steps) <= 1.0).all():
-        raise ValueError("g must be in the interval [-1, 1]; divide the score by its bound")
-    if stakes.ndim != 1 or stakes.size == 0 or not (np.abs(stakes) < 1.0).all():
-        raise ValueError(f"lambdas must be at least one number in the interval -1 < lambda < 1, got {lambdas}")
-    return steps, stakes

@@ -5,24 +5,15 @@ Fixed-sample tests: looking at the data several times invalidates them (``evalue
 support: a token of probability zero is for the caller to refuse.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2, norm
+from scipy.stats import chi2
+
+from draftproof.stats.variation import SUM_TOLERANCE
 
 MIN_EXPECTED = 5.0
-SUM_TOLERANCE = 1e-4  # cell probabilities are sums of float32 probabilities
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreResult:
-    """A martingale score test; ``None`` when the score cannot vary."""
-
-    z: float | None  # standard normal under the null, for large n
-    p_value: float | None  # two-sided
-    n: int  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,53 +24,6 @@ class Chi2Result:
     df: int
     p_value: float | None
     tokens: int = 0  # in the contexts that were used
-
-
-def score_test(h_observed: ArrayLike, h_mean: ArrayLike, h_variance: ArrayLike) -> ScoreResult:
-    """
-    Test whether a score has, on average, the value that the target's law gives it.
-
-    Parameters
-    ----------
-    h_observed : array_like, shape (N,)
-        The score of each emitted token. The score must be fixed before the token is seen.
-    h_mean, h_variance : array_like, shape (N,)
-        Its mean and variance under the target's law at that prefix; variances not negative.
-
-    Returns
-    -------
-    ScoreResult
-        ``z = sum(h - mean) / sqrt(sum variance)``. ``z`` and ``p_value`` are ``None`` when the variances sum to 0.
-
-    Raises
-    ------
-    ValueError
-        The shapes differ, a value is not finite, or a variance is negative.
-
-    Notes
-    -----
-    The differences are a martingale whatever the rounds were, so tokens need not be independent; the normal law of
-    ``z`` is its central limit theorem [1]_, asymptotic in N. Cost: O(N).
-    Held by: tests/stats/test_stats_goodness.py.
-
-    References
-    ----------
-    .. [1] Hall, Heyde, "Martingale Limit Theory and Its Application", 1980, chapter 3.
-    """
-    observed = np.asarray(h_observed, dtype=np.float64)
-    mean = np.asarray(h_mean, dtype=np.float64)
-    variance = np.asarray(h_variance, dtype=np.float64)
-    if observed.ndim != 1 or observed.shape != mean.shape or observed.shape != variance.shape:
-        raise ValueError(f"all three must have one shape (N,), got {observed.shape}, {mean.shape}, {variance.shape}")
-    if not (np.isfinite(observed).all() and np.isfinite(mean).all() and np.isfinite(variance).all()):
-        raise ValueError("scores, means and variances must be finite, got NaN or infinity")
-    if (variance < 0.0).any():
-        raise ValueError(f"variances must not be negative, got {variance.min()}; compute them centred")
-    total_variance = float(variance.sum())
-    if total_variance == 0.0:
-        return ScoreResult(z=None, p_value=None, n=observed.size)
-    z = float((observed - mean).sum()) / math.sqrt(total_variance)
-    return ScoreResult(z=z, p_value=float(2.0 * norm.sf(abs(z))), n=observed.size)
 
 
 def pooled_chi2(contexts: ArrayLike, cells: ArrayLike, probs: ArrayLike) -> Chi2Result:

@@ -1,22 +1,32 @@
 """
 A score test whose p value also holds far from the centre and for scores that are rarely other than 0.
 
-`goodness.score_test` refers its statistic to the normal law. Where the score is skewed (a rare token), the normal law
-is too small in its tail by orders of magnitude, and a family of many tests is decided in the tail.
+Where a score is skewed (a rare token), the normal law is too small in its tail by orders of magnitude, and a family of many
+tests is decided in the tail.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from draftproof.stats.goodness import SUM_TOLERANCE, ScoreResult
+from draftproof.stats.variation import SUM_TOLERANCE
 
 CENTRAL_Z = 2.0
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """A martingale score test; ``None`` when the score cannot vary."""
+
+    z: float | None  # standard normal under the null, for large n
+    p_value: float | None  # two-sided
+    n: int  # tokens
 
 
 def tilted_score_test(scores: ArrayLike, probs: ArrayLike, cells: ArrayLike) -> ScoreResult:
@@ -35,7 +45,7 @@ def tilted_score_test(scores: ArrayLike, probs: ArrayLike, cells: ArrayLike) -> 
     Returns
     -------
     ScoreResult
-        ``z`` as in `goodness.score_test`. ``z`` and ``p_value`` are ``None`` when the score cannot vary.
+        ``z = sum(h - E h) / sqrt(sum Var h)``. ``z`` and ``p_value`` are ``None`` when the score cannot vary.
 
     Raises
     ------
@@ -49,6 +59,7 @@ def tilted_score_test(scores: ArrayLike, probs: ArrayLike, cells: ArrayLike) -> 
     ``r = sqrt(2 (s x - K(s)))`` and ``u = s sqrt(K''(s))``, the tail is ``Q(r) + phi(r) (1/u - 1/r)``. For indicators,
     ``u = (1 - exp(-s)) sqrt(K''(s))``, the correction for whole numbers. A sum at its largest possible value has an exact
     probability, and it is used. The smaller tail is doubled.
+    The differences are a martingale whatever the rounds were, so tokens need not be independent [2]_.
     Assumes that the sum of the conditional variances varies little from run to run, as the martingale central limit
     theorem does. Cost: O(N m), some thirty times beyond the centre.
     Held by: tests/stats/test_stats_score.py.
@@ -57,6 +68,7 @@ def tilted_score_test(scores: ArrayLike, probs: ArrayLike, cells: ArrayLike) -> 
     ----------
     .. [1] Lugannani, Rice, "Saddle point approximation for the distribution of the sum of independent random variables",
        Advances in Applied Probability 12, 1980; Daniels, "Tail probability approximations", 1987 (whole numbers).
+    .. [2] Hall, Heyde, "Martingale Limit Theory and Its Application", 1980, chapter 3.
     """
     values, laws, observed = _checked(scores, probs, cells)
     if observed.size == 0:

@@ -123,21 +123,21 @@ def two_sample_tv(
     return TVResult(estimate=estimate, upper_bound=bound, tokens=sum(table.size for table in tables))
 
 
-def sequences_needed(num_cells: int, prompts: int, delta: float, alpha: float, power: float = POWER) -> int:
+def sequences_needed(num_cells: int, prompts: int, delta: float, alpha: float) -> int:
     """
-    Return how many sequences per prompt and group bring the bound of two equal laws below ``delta``.
+    Return how many sequences per prompt and group bring the bound of two equal laws below ``delta`` with probability `POWER`.
 
     Parameters
     ----------
     num_cells, prompts : int
         m, at least 2, and P, at least 1.
-    delta, alpha, power : float
+    delta, alpha : float
         In the interval ``(0, 1)``.
 
     Returns
     -------
     int
-        ``n = ((sqrt(2 P) sqrt(m - 1) / sqrt(2 pi) + sqrt(ln(1/alpha)) + sqrt(2) 0.3 z(power)) / delta)**2``, over P.
+        ``n = ((sqrt(2 P) sqrt(m - 1) / sqrt(2 pi) + sqrt(ln(1/alpha)) + sqrt(2) 0.3 z(POWER)) / delta)**2``, over P.
 
     Raises
     ------
@@ -146,9 +146,9 @@ def sequences_needed(num_cells: int, prompts: int, delta: float, alpha: float, p
 
     Notes
     -----
-    As `power.tokens_for_one_context`, with the variances of both groups added. Nothing is known of the laws, so the
-    hardest one is taken: m cells of equal probability, for which ``sum sqrt(p (1 - p))`` is ``sqrt(m - 1)``. Other laws
-    need fewer. Held by: tests/stats/test_stats_two_sample_variation.py.
+    As `power.tokens_for_pooled_bound`, with the bound of `two_sample_tv` and the variances of both groups added. Nothing is
+    known of the laws, so the hardest one is taken: m cells of equal probability, for which ``sum sqrt(p (1 - p))`` is
+    ``sqrt(m - 1)``. Other laws need fewer. Held by: tests/stats/test_stats_two_sample_variation.py.
 
     Examples
     --------
@@ -157,11 +157,11 @@ def sequences_needed(num_cells: int, prompts: int, delta: float, alpha: float, p
     """
     if num_cells < 2 or prompts < 1:
         raise ValueError(f"num_cells must be at least 2 and prompts at least 1, got {num_cells} and {prompts}")
-    for name, value in (("delta", delta), ("alpha", alpha), ("power", power)):
+    for name, value in (("delta", delta), ("alpha", alpha)):
         if not 0.0 < value < 1.0:
             raise ValueError(f"{name} must be in the interval 0 < {name} < 1, got {value}")
     chance = math.sqrt(2.0 * prompts * (num_cells - 1)) / math.sqrt(2.0 * math.pi)
-    spread = math.sqrt(2.0) * 0.3 * max(0.0, float(norm.ppf(power)))
+    spread = math.sqrt(2.0) * 0.3 * float(norm.ppf(POWER))
     return math.ceil(((chance + math.sqrt(-math.log(alpha)) + spread) / delta) ** 2 / prompts)
 
 

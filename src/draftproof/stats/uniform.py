@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
-from draftproof.stats.goodness import ScoreResult
+from draftproof.stats.score import ScoreResult
 
 
 def randomised_pit(cells: ArrayLike, probs: ArrayLike, seed: int) -> NDArray[np.float64]:

@@ -1,7 +1,5 @@
-"""One TOML file says what a study does. Knows the file's shape; runs nothing."""
+"""What a study does, table by table, as its file says it. Knows what fits together; reads no file and runs nothing."""
 
-import tomllib
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, field_validator, model_validator
@@ -10,7 +8,7 @@ from draftproof.engines.launch import Launch
 from draftproof.engines.script import Script
 from draftproof.errors import InputError, PlanError
 from draftproof.gate.policy import Policy
-from draftproof.request import describe
+from draftproof.request import SamplingParams, describe
 
 SERVED = {"base_url", "speculative_base_url", "server", "timeout_s", "launch"}
 MEANINGLESS = {
@@ -349,6 +347,11 @@ class Plan(Table):
             )
         return self
 
+    @property
+    def params(self) -> SamplingParams:
+        """What each measured request asks for."""
+        return SamplingParams(max_tokens=self.workload.max_tokens, **self.sampling.model_dump())
+
 
 def parse_plan(values: dict[str, Any], where: str) -> Plan:
     """
@@ -365,40 +368,3 @@ def parse_plan(values: dict[str, Any], where: str) -> Plan:
         raise PlanError(f"study {where}: {describe(error, Plan)}; docs/study.md explains each key") from None
     except InputError as error:
         raise PlanError(f"study {where}: engine.{error}; docs/study.md explains each key") from None
-
-
-def load_plan(path: Path) -> Plan:
-    """
-    Read a study file; its key ``base`` names another one, over whose values its own are laid.
-
-    Raises
-    ------
-    PlanError
-        A file is missing, is not TOML, or is not a valid plan.
-    """
-    return parse_plan(_read(path), str(path))
-
-
-def _read(path: Path, among: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return a file's values over those of its ``base``, table by table."""
-    if path.resolve() in among:
-        raise PlanError(f"study {path} is its own base; remove that key there")
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PlanError(f"cannot read study {path}: {error.strerror}; give the path of a TOML file") from None
-    except UnicodeDecodeError as error:
-        raise PlanError(f"study {path} is not TOML: it is not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"study {path} is not TOML: {error}; docs/study.md shows its shape") from None
-    base = values.pop("base", None)
-    if base is None:
-        return values
-    if not isinstance(base, str):
-        raise PlanError(f"study {path}: base = {base!r}: give the path of another study, seen from this one's folder")
-    return _over(_read(path.parent / base, (*among, path.resolve())), values)
-
-
-def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    tables = {name for name in above if isinstance(above[name], dict) and isinstance(below.get(name), dict)}
-    return {**below, **above, **{name: _over(below[name], above[name]) for name in tables}}

@@ -22,7 +22,6 @@ from draftproof.errors import DraftproofError, ModelError, PromptError
 from draftproof.gate.decide import weaker_claim
 from draftproof.measure.run import as_chat
 from draftproof.proposers import CrossTokenizer, DraftModel
-from draftproof.request import SamplingParams
 from draftproof.stats.break_even import break_even
 from draftproof.study import findings as say
 from draftproof.study.findings import Finding
@@ -197,7 +196,7 @@ def _costs(plan: Plan, engine: EngineProtocol, token_ids: list[int], progress: P
         return [say.not_applicable("costs", why), say.not_applicable("break-even", why)]
     progress.say("timing rounds and plain steps")
     num_tokens = plan.speculation.num_speculative_tokens
-    costs = measure_costs(engine, token_ids, SamplingParams(**plan.sampling.model_dump()), num_tokens)
+    costs = measure_costs(engine, token_ids, plan.params, num_tokens)
     if costs is None:
         why = f"no round drafted {num_tokens} tokens"
         return [say.warn("costs", "not measured", why), say.warn("break-even", "not measured", why)]

@@ -7,7 +7,6 @@ Everything measured is appended to ``requests.jsonl`` as it comes, so a run that
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,20 @@ import torch
 from draftproof import __version__
 from draftproof import evidence as ev
 from draftproof.gate.decide import decide
-from draftproof.measure.alternate import alternate
 from draftproof.measure.arms import summarise_arms
 from draftproof.measure.arrival import Arrival
 from draftproof.measure.compare import compare_arms
 from draftproof.measure.gauge import Gauge
 from draftproof.measure.predict import with_prediction
-from draftproof.measure.run import as_chat, interleave
-from draftproof.request import SamplingParams
+from draftproof.measure.run import as_chat
+from draftproof.study.both_arms import run_both_arms
 from draftproof.study.conditions import conditions, lasting
 from draftproof.study.judge import judge_output, registered
 from draftproof.study.limits import limits
 from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.records import appending, groups_of, read_records
+from draftproof.study.records import read_records
 from draftproof.study.sampled import sampled_check
 from draftproof.study.setup import encode_prompts, open_engine
 from draftproof.workload.loaders import load_prompts
@@ -84,7 +82,6 @@ def _run(
         "registration": registered(engine, plan, check),
     }
     write_lock(study, out, loaded)
-    params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     findings = [
         {"finding": "claim of the engine", "result": capabilities.claim, "why": capabilities.claim_basis},
         {
@@ -96,32 +93,14 @@ def _run(
 
     advance = progress.start("warm-up", plan.measure.warmup_requests)
     for index in range(plan.measure.warmup_requests):
-        engine.generate([as_chat(prompts[index % len(prompts)])], params, speculate=index % 2 == 1)
+        engine.generate([as_chat(prompts[index % len(prompts)])], plan.params, speculate=index % 2 == 1)
         advance(1)
 
-    run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
-    stored = out / "requests.jsonl"
-    records = read_records(stored, prompts)
     table = plan.workload.arrival
     arrival = None if table is None else Arrival(**table.model_dump())
-    load = "" if arrival is None else f"{arrival.rate_per_s:g} a second, "
-    with appending(stored, records) as save, gauge.opened(capabilities.details.get("device")):
-        for repeat, concurrency in product(range(plan.measure.repeats), plan.workload.concurrency):
-            if _smoke(records) is not None:
-                break
-            advance = progress.start(f"A/B/A, {load}{concurrency} at a time, repeat {repeat + 1}", len(prompts))
-            run_arms(
-                engine,
-                prompts,
-                params,
-                concurrency=concurrency,
-                repeat=repeat,
-                skip=groups_of(records),
-                save=save,
-                advance=advance,
-                arrival=arrival,
-                gauge=gauge,
-            )
+    stored, repeats = out / "requests.jsonl", plan.measure.repeats
+    with gauge.opened(capabilities.details.get("device")):
+        records = run_both_arms(engine, plan, prompts, stored, progress, repeats=repeats, arrival=arrival, gauge=gauge)
     _write_rounds(out / "rounds.jsonl", records)
     stopped = _smoke(records)
     usable = [record for record in records if not record["error"]]

@@ -8,9 +8,9 @@ import torch
 from draftproof.engines.base import EngineProtocol
 from draftproof.engines.hf import HfEngine
 from draftproof.engines.launch import Attached, Launch, Launched
-from draftproof.engines.load import resolve
 from draftproof.engines.native import Engine
 from draftproof.engines.openai_http import HttpEngine
+from draftproof.engines.resolve import resolve
 from draftproof.engines.scripted import ScriptedEngine
 from draftproof.errors import PlanError, PromptError
 from draftproof.measure.run import as_chat

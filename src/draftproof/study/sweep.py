@@ -71,11 +71,10 @@ def _sweep(
         },
     }
     write_lock(study, out, loaded)
-    params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     advance = progress.start("warm-up", plan.measure.warmup_requests * len(arms))
     for engine in engines:
         for index in range(plan.measure.warmup_requests):
-            engine.generate([as_chat(prompts[index % len(prompts)])], params, speculate=index % 2 == 1)
+            engine.generate([as_chat(prompts[index % len(prompts)])], plan.params, speculate=index % 2 == 1)
             advance(1)
     paths = [
         out / f"{number:02d}-{arm.proposer.partition(':')[0]}-k{arm.num_speculative_tokens}.jsonl"
@@ -136,7 +135,6 @@ def _race(
     progress: Progress,
 ) -> dict[str, str]:
     """Measure at one batch, group by group, every arm that is left on the same group; return why which arms were dropped."""
-    params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
     dropped: dict[str, str] = {}
     when = looks(len(prompts), batch)
     each = confidence_of_each(plan.policy.confidence, len(arms), len(when))
@@ -146,7 +144,7 @@ def _race(
             group = prompts[start : min(start + batch, end)]
             for arm, engine, path, mine in zip(arms, engines, paths, records, strict=True):
                 if arm.name not in dropped:
-                    _measure(engine, group, params, path, mine, batch, advance)
+                    _measure(engine, group, plan.params, path, mine, batch, advance)
         seen = {prompt.id for prompt in prompts[:end]}
         left = {
             arm.name: [item for item in mine if item["concurrency"] == batch and item["prompt_id"] in seen]

@@ -6,16 +6,13 @@ from typing import Any
 
 from draftproof import __version__
 from draftproof import evidence as ev
-from draftproof.measure.alternate import alternate
-from draftproof.measure.run import interleave
-from draftproof.request import SamplingParams
+from draftproof.study.both_arms import run_both_arms
 from draftproof.study.conditions import conditions
 from draftproof.study.judge import judge_output, registered
 from draftproof.study.limits import judged_limits
 from draftproof.study.lock import alone, open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.records import appending, groups_of, read_records
 from draftproof.study.sampled import sampled_check, tell_plan
 from draftproof.study.setup import encode_prompts, open_engine
 from draftproof.verify.controls import Control
@@ -61,24 +58,7 @@ def verify_study(
             out,
             {"draftproof": __version__, "claim": able.claim, "registration": record, "planted": planted},
         )
-        stored = out / "requests.jsonl"
-        records = read_records(stored, prompts)
-        params = SamplingParams(max_tokens=plan.workload.max_tokens, **plan.sampling.model_dump())
-        run_arms = alternate if plan.engine.launch and not plan.engine.launch.together else interleave
-        with appending(stored, records) as save:
-            for concurrency in plan.workload.concurrency:
-                if any(item["error"] for item in records):
-                    break
-                run_arms(
-                    engine,
-                    prompts,
-                    params,
-                    concurrency=concurrency,
-                    repeat=0,
-                    skip=groups_of(records),
-                    save=save,
-                    advance=progress.start(f"both arms, {concurrency} at a time", len(prompts)),
-                )
+        records = run_both_arms(engine, plan, prompts, out / "requests.jsonl", progress)
         usable = [item for item in records if not item["error"]]
         equivalence = judge_output(engine, plan, usable, encoded, check, progress)
         failed = [f"prompt '{item['prompt_id']}': {item['error']}" for item in records if item["error"]]

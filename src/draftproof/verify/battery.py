@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.stats.duplicates import duplicate_test
-from draftproof.stats.goodness import Chi2Result, ScoreResult, holm, pooled_chi2
+from draftproof.stats.goodness import Chi2Result, holm, pooled_chi2
 from draftproof.stats.independence import conditional_independence
-from draftproof.stats.score import tilted_score_test
+from draftproof.stats.score import ScoreResult, tilted_score_test
 from draftproof.stats.uniform import randomised_pit, uniform_correlation
 from draftproof.verify.log import TokenLog
 from draftproof.verify.scores import scores

@@ -75,7 +75,43 @@ def verify_black_box(
     """
     if engine.capabilities.max_batch < 2:
         raise InputError("max_batch = 1: two different requests must be in flight; give an engine that takes 2 or more")
-    unread = SampledResult(
+    unread = _unread(engine, design)
+    try:
+        repeats = count_repeats(engine, design, advance)
+        before, speculative, after, planted = collect_arms(engine, design, advance)
+    except EngineFailed as failure:
+        return unread.model_copy(update={"reasons": [str(failure)]}), []
+    except Forbidden as defect:
+        return unread.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
+    target_only = Sample(np.concatenate([before.tokens, after.tokens]), np.concatenate([before.prompts, after.prompts]))
+    tests = _tests(target_only, speculative, design)
+    p_value, name = least(tests)
+    controls = [
+        _freshness(repeats),
+        _against_itself(before, after, design),
+        _planted(target_only, planted, design),
+    ]
+    curve = _curve(before, speculative, after, design)
+    whole = curve[-1][1]
+    outcome, reasons = _judged(p_value, name, whole.upper_bound, controls, design)
+    result = unread.model_copy(
+        update={
+            "outcome": outcome,
+            "tokens": curve[-1][0],
+            "tv_estimate": whole.estimate,
+            "tv_upper_bound": whole.upper_bound,
+            "p_value": p_value,
+            "reasons": reasons,
+            "tv_by_n": [(tokens, item.estimate or 0.0, item.upper_bound or 1.0) for tokens, item in curve],
+            "tests": [item.row for item in tests],
+        }
+    )
+    return result, controls
+
+
+def _unread(engine: EngineProtocol, design: BlackBoxDesign) -> SampledResult:
+    """Return what is said before anything was seen."""
+    return SampledResult(
         outcome="INCONCLUSIVE",
         configuration={
             "temperature": design.temperature,
@@ -101,62 +137,46 @@ def verify_black_box(
         tv_by_n=[],
         method="two samples",
     )
-    try:
-        repeats = count_repeats(engine, design, advance)
-        before, speculative, after, planted = collect_arms(engine, design, advance)
-    except EngineFailed as failure:
-        return unread.model_copy(update={"reasons": [str(failure)]}), []
-    except Forbidden as defect:
-        return unread.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
-    target_only = Sample(np.concatenate([before.tokens, after.tokens]), np.concatenate([before.prompts, after.prompts]))
-    tests = _tests(target_only, speculative, design)
-    p_value, name = least(tests)
-    control = least(_tests(before, after, design))[0]
-    found = least(_tests(target_only, planted, design))[0]
-    controls = [
-        _freshness(repeats),
-        ControlResult(
-            name="target-only against itself",
-            kind="lossless",
-            flagged=control < ALPHA_CONTROL,
-            behaved=control >= ALPHA_CONTROL,
-            detail=f"{2 * len(before.tokens)} sequences, adjusted p = {control:.2g}",
-        ),
-        ControlResult(
-            name=PLANTED,
-            kind="defect",
-            flagged=found < design.alpha_fail,
-            behaved=found < design.alpha_fail,
-            detail=f"{len(planted.tokens)} sequences, adjusted p = {found:.2g}",
-        ),
-    ]
-    curve = _curve(before, speculative, after, design)
-    whole = curve[-1][1]
+
+
+def _judged(
+    p_value: float, name: str, bound: float | None, controls: list[ControlResult], design: BlackBoxDesign
+) -> tuple[Outcome, list[str]]:
+    """Return the outcome, and why it is not PASS."""
     reasons = [f"control '{item.name}' did not behave: {item.detail}" for item in controls if not item.behaved]
-    if whole.upper_bound is None or whole.upper_bound >= design.delta:
+    if p_value < design.alpha_fail:
+        is_one_law = all(item.behaved for item in controls if item.kind == "lossless")
+        found = f"{name}: adjusted p = {p_value:.2g} is below {design.alpha_fail}"
+        return "FAIL" if is_one_law else "INCONCLUSIVE", [found, *reasons]
+    if bound is None or bound >= design.delta:
         needed = sequences_needed(design.cells, len(design.prompts), design.delta, design.alpha_eq)
         reasons.append(
-            f"no defect found, equivalence not shown: the bound on the total variation, {whole.upper_bound:.3f}, is not below "
+            f"no defect found, equivalence not shown: the bound on the total variation, {bound:.3f}, is not below "
             f"{design.delta}; {needed} sequences of each prompt and arm suffice"
         )
-    outcome: Outcome = "INCONCLUSIVE" if reasons else "PASS"
-    if p_value < design.alpha_fail:
-        reasons = [item for item in reasons if not item.startswith("no defect found")]
-        reasons.insert(0, f"{name}: adjusted p = {p_value:.2g} is below {design.alpha_fail}")
-        outcome = "FAIL" if all(item.behaved for item in controls if item.kind == "lossless") else "INCONCLUSIVE"
-    result = unread.model_copy(
-        update={
-            "outcome": outcome,
-            "tokens": curve[-1][0],
-            "tv_estimate": whole.estimate,
-            "tv_upper_bound": whole.upper_bound,
-            "p_value": p_value,
-            "reasons": reasons,
-            "tv_by_n": [(tokens, item.estimate or 0.0, item.upper_bound or 1.0) for tokens, item in curve],
-            "tests": [item.row for item in tests],
-        }
+    return "INCONCLUSIVE" if reasons else "PASS", reasons
+
+
+def _against_itself(before: Sample, after: Sample, design: BlackBoxDesign) -> ControlResult:
+    p_value = least(_tests(before, after, design))[0]
+    return ControlResult(
+        name="target-only against itself",
+        kind="lossless",
+        flagged=p_value < ALPHA_CONTROL,
+        behaved=p_value >= ALPHA_CONTROL,
+        detail=f"{2 * len(before.tokens)} sequences, adjusted p = {p_value:.2g}",
     )
-    return result, controls
+
+
+def _planted(target_only: Sample, planted: Sample, design: BlackBoxDesign) -> ControlResult:
+    p_value = least(_tests(target_only, planted, design))[0]
+    return ControlResult(
+        name=PLANTED,
+        kind="defect",
+        flagged=p_value < design.alpha_fail,
+        behaved=p_value < design.alpha_fail,
+        detail=f"{len(planted.tokens)} sequences, adjusted p = {p_value:.2g}",
+    )
 
 
 def _freshness(repeats: int | None) -> ControlResult:

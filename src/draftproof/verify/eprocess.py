@@ -11,12 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from draftproof.stats.evalue import (
-    DEFAULT_CONCENTRATIONS,
-    DEFAULT_LAMBDAS,
-    dirichlet_log_e_value,
-    log_wealth,
-)
+from draftproof.stats.evalue import CONCENTRATIONS, STAKES, dirichlet_log_e_value, log_wealth
 from draftproof.verify.log import TokenLog
 from draftproof.verify.scores import scores
 
@@ -56,8 +51,8 @@ class EProcess:
         self._count(block)
         self._bet(block)
         laws = np.stack(self._laws)
-        parts = [float(dirichlet_log_e_value(self._counts, laws, size).sum()) for size in DEFAULT_CONCENTRATIONS]
-        parts += [float(logsumexp(wealth)) - math.log(len(DEFAULT_LAMBDAS)) for wealth in self._wealth.values()]
+        parts = [float(dirichlet_log_e_value(self._counts, laws, size).sum()) for size in CONCENTRATIONS]
+        parts += [float(logsumexp(wealth)) - math.log(len(STAKES)) for wealth in self._wealth.values()]
         self.log_e = math.inf if math.inf in parts else float(logsumexp(parts)) - math.log(len(parts))
         self.largest_log_e = max(self.largest_log_e, self.log_e)
         return self.log_e
@@ -80,7 +75,7 @@ class EProcess:
         for name, values in scores(block).items():
             g = _bounded(values, block)
             for scope, tokens in chosen.items():
-                start = self._wealth.setdefault((name, scope), np.zeros(len(DEFAULT_LAMBDAS)))
+                start = self._wealth.setdefault((name, scope), np.zeros(len(STAKES)))
                 self._wealth[name, scope] = start + log_wealth(g[tokens])
 
 

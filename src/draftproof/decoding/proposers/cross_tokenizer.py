@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from draftproof.decoding.batch import Row
+from draftproof.decoding.batch import Row, slot_of
 from draftproof.decoding.proposers.base import Proposal, ProposerContext, unbound_copy
 from draftproof.decoding.proposers.draft_cache import DraftCache
 from draftproof.decoding.proposers.pieces import shared_tokens, token_pieces
@@ -125,10 +125,10 @@ class CrossTokenizer:
         self._cache.release(slot)
 
     def _read(self, row: Row) -> list[int]:
-        assert row.slot is not None
-        if row.slot not in self._renderings:
-            self._renderings[row.slot] = Rendering(self._pieces, self._drops_first_space, self._reader)
-        return self._renderings[row.slot].read(row.token_ids)
+        slot = slot_of(row)
+        if slot not in self._renderings:
+            self._renderings[slot] = Rendering(self._pieces, self._drops_first_space, self._reader)
+        return self._renderings[slot].read(row.token_ids)
 
     def _shared_logits(self, logits: Tensor) -> Tensor:
         """Return (rows, V of the target): the draft's logits at the shared tokens, and no mass elsewhere."""

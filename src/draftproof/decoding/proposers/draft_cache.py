@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from draftproof.decoding.batch import Row
+from draftproof.decoding.batch import Row, slot_of
 from draftproof.decoding.model import CachedModel, context_limit
 from draftproof.decoding.proposers.base import Proposal, ProposerContext
 from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits, sound
@@ -73,12 +73,14 @@ class DraftCache:
             A row's logits were not finite before anything was drawn for it; its slot is empty then.
         """
         wanted = [min(limit, self._room(text)) for limit, text in zip(limits, texts, strict=True)]
-        feeds = {index: self._catch_up(_slot(row), texts[index]) for index, row in enumerate(rows) if wanted[index] > 0}
+        feeds = {
+            index: self._catch_up(slot_of(row), texts[index]) for index, row in enumerate(rows) if wanted[index] > 0
+        }
 
         scored: list[tuple[list[int], Tensor]] = []
 
         def score(blocks: dict[int, Feed]) -> Tensor:
-            logits = self.cached.score({_slot(rows[index]): block for index, block in blocks.items()})
+            logits = self.cached.score({slot_of(rows[index]): block for index, block in blocks.items()})
             last = last_logits(logits, [len(block) for block in blocks.values()])
             scored.append((list(blocks), sound(last).to(self._context.device)))
             return to_target(last)
@@ -95,7 +97,7 @@ class DraftCache:
                 if not fine:
                     broken.setdefault(index, num_passes[index])
         for index, feed in feeds.items():
-            slot = _slot(rows[index])
+            slot = slot_of(rows[index])
             if index not in broken:
                 self._held[slot] += [*feed, *tokens[index][: num_passes[index] - 1]]
             elif broken[index] == 1:
@@ -139,8 +141,3 @@ class DraftCache:
             held.extend(early)
             missing = missing[-1:]
         return missing
-
-
-def _slot(row: Row) -> int:
-    assert row.slot is not None
-    return row.slot

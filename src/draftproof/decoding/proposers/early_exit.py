@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from draftproof.decoding.batch import Row
+from draftproof.decoding.batch import Row, slot_of
 from draftproof.decoding.model import CachedModel
 from draftproof.decoding.proposers.base import Proposal, ProposerContext, unbound_copy
 from draftproof.decoding.proposers.stepwise import Feed, draw_stepwise, last_logits, require_threshold
@@ -63,7 +63,7 @@ class EarlyExit:
 
     def propose(self, rows: Sequence[Row], limits: Sequence[int]) -> Proposal:
         """See `Proposer.propose`."""
-        slots = [row.slot if row.slot is not None else 0 for row in rows]
+        slots = [slot_of(row) for row in rows]
         before = [self._target.row_len[slot] for slot in slots]
         feeds = {index: [row.token_ids[-1]] for index, row in enumerate(rows) if limits[index]}
 
