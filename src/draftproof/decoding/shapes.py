@@ -38,6 +38,8 @@ class ShapeClass:
     noise : float, logits
         Largest difference seen at a shape that differs.
     threads : int
+    apart : tuple of str
+        Those of ``differ`` that differ by more than rounding explains: the model computes something else in them.
     """
 
     claim: Claim
@@ -46,6 +48,7 @@ class ShapeClass:
     differ: tuple[str, ...]
     noise: float
     threads: int
+    apart: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return plain values for a record."""
@@ -96,12 +99,16 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
     _require_same_model(model, tokens, prefix, references[key_lens[0]])
     agree: list[str] = []
     differ: list[str] = []
+    apart: list[str] = []
     noise = 0.0
 
     def same_bits(seen: list[Tensor], wanted: list[Tensor], name: str) -> bool:
         nonlocal noise
         same = all(bool((got == want).all()) for got, want in zip(seen, wanted, strict=True))
         (agree if same else differ).append(name)
+        gaps = [] if same else [_gap(got, want) for got, want in zip(seen, wanted, strict=True)]
+        if sum(gaps) > ROUNDING[model.dtype] * len(gaps):
+            apart.append(name)
         noise = max(noise, *((got - want).abs().max().item() for got, want in zip(seen, wanted, strict=True)))
         return same
 
@@ -140,7 +147,14 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
         differ=tuple(differ),
         noise=noise,
         threads=torch.get_num_threads(),
+        apart=tuple(apart),
     )
+
+
+def _gap(seen: Tensor, wanted: Tensor) -> float:
+    """Return the mean difference of logits over their spread."""
+    seen, wanted = seen.to(torch.float64), wanted.to(torch.float64)
+    return ((seen - wanted).abs().mean() / wanted.std()).item()
 
 
 def _require_same_model(model: CachedModel, tokens: list[int], prefix: int, reference: list[Tensor]) -> None:
@@ -154,8 +168,7 @@ def _require_same_model(model: CachedModel, tokens: list[int], prefix: int, refe
     """
     with torch.no_grad():
         plain = model.model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False).logits[0]
-    wanted = plain[prefix : prefix + len(reference)].to(torch.float64)
-    gap = (torch.stack(reference).to(torch.float64) - wanted).abs().mean() / wanted.std()
+    gap = _gap(torch.stack(reference), plain[prefix : prefix + len(reference)])
     if not gap < ROUNDING[model.dtype]:
         raise ModelError(
             f"{type(model.model).__name__} computes something else through a cache with per-row lengths (logits differ by "
