@@ -221,6 +221,11 @@ class GreedyResult(Part):
     )
     anchor_bound: float | None = Field(default=None, description="what rounding can explain, in logits")
     triage: GreedyTriage | None = None
+    reasons: list[str] = Field(default=[], description="what besides the differences keeps PASS away")
+    smallest_rate: float | None = Field(
+        default=None,
+        description="share of tokens that, differing by chance and independently, this run shows with probability 0.95",
+    )
 
 
 class SmallestDeviation(Part):
@@ -266,6 +271,7 @@ class SampledResult(Part):
     claim: str | None = Field(default=None, description="what PASS says")
     planned: "SampledPlanned | None" = None
     identity: "RuleIdentity | None" = None
+    advice: list[str] = Field(default=[], description="what would settle it, where it is INCONCLUSIVE")
 
 
 class PlannedPlace(Part):

@@ -103,7 +103,7 @@ def test_a_planted_disagreement_is_found_and_not_used(fault: Fault, shapes: Pass
     assert measured.shapes == model.shapes == shapes
     assert measured.claim == "bitwise"
     assert 0 <= measured.noise < 1e-12 and (measured.noise > 0) == bool(measured.differ)
-    assert measured.threads == torch.get_num_threads()
+    assert measured.threads == torch.get_num_threads() and measured.apart == ()
 
 
 def test_every_agreeing_shape_is_named_and_so_is_the_largest_difference() -> None:
@@ -111,7 +111,7 @@ def test_every_agreeing_shape_is_named_and_so_is_the_largest_difference() -> Non
     measured = measure_shapes(told(lambda slots, width, key_len: faults.get((slots, width), 0.0)))
     assert measured.agree == ("1 x 5 @ 64", "1 x 2 @ 64", "4 x 5 @ 64")
     assert measured.differ == ("1 x 1 @ 64", "4 x 1 @ 64", "4 x 2 @ 64")
-    assert measured.noise == pytest.approx(2.0)
+    assert measured.noise == pytest.approx(2.0) and measured.apart == measured.differ
     assert measured.describe()["shapes"] == {"group": 4, "plain_alone": 2, "plain_group": None, "key_lens_agree": True}
 
 

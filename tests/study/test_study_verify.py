@@ -35,10 +35,29 @@ def test_a_correct_engine_passes_and_what_was_registered_is_in_the_lock(tmp_path
     assert (sampled["alpha_fail"], sampled["delta"], sampled["sequences"]) == (1e-3, 0.12, 150)
     assert sampled["quotas"] == {"draft 1": 50, "draft 2+": 50, "bonus": 50}
     assert [item["expected"] for item in sampled["controls"]] == ["flagged", "flagged", "not flagged"]
-    assert "above 0.01 on the lattice" in sampled["accept rule, before a token is drawn"]
+    assert "above 0.01 on the lattice" in sampled["accept rule, before a token is drawn"] and sampled["power"] == 0.9
     assert result.equivalence.sampled is not None and result.equivalence.sampled.planned is not None
+    (planned,) = lock["planned"]
+    assert planned.pop("at") and planned == result.equivalence.sampled.planned.model_dump()
     assert len(json_lines(tmp_path / "out" / "requests.jsonl")) == 6 * 3
     assert "Nothing was timed." in result.limits
+
+
+def test_arms_that_agree_because_nothing_was_drafted_show_nothing(tmp_path: Path) -> None:
+    """No four words come twice, and prompt lookup asks for four."""
+    prompts = tmp_path / "unlike.jsonl"
+    text = " ".join(f"word{number}" for number in range(20))
+    prompts.write_text(json.dumps({"id": "p", "category": "list", "prompt": text}) + "\n", encoding="utf-8")
+    result = verified(
+        tmp_path,
+        speculation={"prompt_lookup_min": 4, "prompt_lookup_max": 4},
+        workload={"prompts": str(prompts), "max_tokens": 6},
+        sampled={"enabled": False},
+    )
+    rounds = [item for line in json_lines(tmp_path / "out" / "requests.jsonl") for item in line["rounds"]]
+    assert rounds and not any(item["num_proposed"] for item in rounds)
+    assert result.equivalence.greedy is not None and result.equivalence.greedy.outcome == "PASS"
+    assert result.outcome == "INCONCLUSIVE" and "no token was drafted" in result.reasons[0]
 
 
 @pytest.mark.parametrize("name", ["redraw from the target", "bonus from the draft"])

@@ -51,6 +51,13 @@ def test_a_bias_in_float32_of_passes_with_several_rows_is_a_named_failure() -> N
     assert f"defect: {named.MULTI_ROW}" in found.triage.reasons
 
 
+def test_where_both_arms_run_passes_of_several_rows_the_self_test_gives_the_bias_away() -> None:
+    """In the bitwise class a plain step is as wide as it must be, so that the arms agree, and so does the whole pass."""
+    found = judged(toy_engine(dtype="float32", bias=0.15, numerics="bitwise"))
+    assert found.identical == found.prompts and found.outcome == "FAIL"
+    assert any(named.MULTI_ROW in reason and "1 x 1 @" in reason for reason in found.reasons)
+
+
 def test_the_same_bias_in_bfloat16_is_within_tau_and_float32_gives_it_away() -> None:
     found = judged(toy_engine(dtype="bfloat16", bias=0.15, base=22.0), prompts=MORE, params=ask(24))
     assert found.triage is not None and found.triage.ulp_floor == 2 * ULP

@@ -118,6 +118,17 @@ def test_sampled_requests_have_no_regret_and_their_differences_stay_open(measure
     assert (one.kind, one.cause, one.regret) == (None, "not explained", None)
 
 
+def test_the_rate_that_a_run_could_have_seen_is_of_different_prompts(measured: Measured) -> None:
+    """At that rate a run without a difference has probability 0.05; repeats of a prompt add nothing."""
+    engine, records, encoded = measured
+    tokens = sum(len(item["token_ids"]) for item in records if item["block"] == "A1")
+    again = [item | {"repeat": 1} for item in records]
+    for rows in (records, [*records, *again]):
+        rate = compare_greedy(engine, rows, encoded).smallest_rate
+        assert rate is not None and (1 - rate) ** tokens == pytest.approx(0.05)
+    assert compare_greedy(engine, [], encoded).smallest_rate is None
+
+
 @pytest.mark.parametrize("claim", ["bitwise", "up_to_ties"])
 def test_equal_arms_pass_whatever_the_claim(measured: Measured, claim: str) -> None:
     engine, records, encoded = measured

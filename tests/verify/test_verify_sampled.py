@@ -277,6 +277,22 @@ def test_too_few_sequences_are_inconclusive() -> None:
     assert any("tokens at 'bonus', 50 were registered" in reason for reason in result.reasons)
 
 
+def test_what_would_settle_it_is_said_and_settles_it() -> None:
+    """A correct engine passes with probability 0.9 at the number that is named; this seed does."""
+    short, _ = check(engine(), sequences=20)
+    (said,) = short.advice
+    named = int(said.removeprefix("set sampled.sequences to about ").split(":")[0])
+    assert 20 < named < 1000
+    again, _ = check(engine(), sequences=named)
+    assert again.outcome == "PASS" and again.advice == []
+
+
+def test_what_to_do_without_drafts_and_with_controls_that_found_nothing() -> None:
+    result, _ = check(ScriptedEngine(Script(**SCRIPT), proposer=None))
+    assert sum(line.startswith("no token came at '") for line in result.advice) == 3
+    assert result.advice[-1].startswith("a planted defect was not found: raise sampled.control_sequences")
+
+
 def test_places_with_too_few_tokens_are_inconclusive_and_each_is_named() -> None:
     result, _ = check(engine(), min_stratum_tokens=10_000)
     assert result.outcome == "INCONCLUSIVE"

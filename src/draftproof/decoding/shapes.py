@@ -40,6 +40,8 @@ class ShapeClass:
     threads : int
     reason : str or None
         Why less is claimed than the tested shapes would allow.
+    apart : tuple of str
+        Those of ``differ`` that differ by more than rounding explains: the model computes something else in them.
     """
 
     claim: Literal["bitwise", "up_to_ties"]
@@ -49,6 +51,7 @@ class ShapeClass:
     noise: float
     threads: int
     reason: str | None = None
+    apart: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """Return plain values for a record."""
@@ -97,6 +100,7 @@ def measure_shapes(model: CachedModel) -> ShapeClass:
         noise=test.noise,
         threads=torch.get_num_threads(),
         reason=ROUTED if model.has_experts else None,
+        apart=tuple(test.apart),
     )
 
 
@@ -110,7 +114,7 @@ class _SelfTest:
     ----------
     first : list of Tensor, shape (V,)
         The reference at the shortest key length.
-    agree, differ, noise
+    agree, differ, noise, apart
         As in `ShapeClass`, of what was compared so far.
     """
 
@@ -124,6 +128,7 @@ class _SelfTest:
         self.agree: list[str] = []
         self.differ: list[str] = []
         self.noise = 0.0
+        self.apart: list[str] = []
 
     def one_by_one(self, slots: int, width: int, key_len: int) -> list[Tensor]:
         """Score each token at row 0 of a pass, with padding after it."""
@@ -171,9 +176,19 @@ class _SelfTest:
     def _same_bits(self, seen: list[Tensor], wanted: list[Tensor], name: str) -> bool:
         same = all(bool((got == want).all()) for got, want in zip(seen, wanted, strict=True))
         (self.agree if same else self.differ).append(name)
-        apart = ((got - want).abs().max().item() for got, want in zip(seen, wanted, strict=True))
-        self.noise = max(self.noise, *apart)
+        gaps = [0.0] if same else [_gap(got, want) for got, want in zip(seen, wanted, strict=True)]
+        # what is not a number is more than rounding too
+        if not sum(gaps) <= ROUNDING[self._model.dtype] * len(gaps):
+            self.apart.append(name)
+        largest = ((got - want).abs().max().item() for got, want in zip(seen, wanted, strict=True))
+        self.noise = max(self.noise, *largest)
         return same
+
+
+def _gap(seen: Tensor, wanted: Tensor) -> float:
+    """Return the mean difference of logits over their spread."""
+    seen, wanted = seen.to(torch.float64), wanted.to(torch.float64)
+    return ((seen - wanted).abs().mean() / wanted.std()).item()
 
 
 def _require_same_model(model: CachedModel, tokens: list[int], prefix: int, reference: list[Tensor]) -> None:
@@ -188,12 +203,12 @@ def _require_same_model(model: CachedModel, tokens: list[int], prefix: int, refe
     """
     with torch.no_grad():
         plain = model.model(input_ids=torch.tensor([tokens], device=model.device), use_cache=False).logits[0]
-    wanted = plain[prefix : prefix + len(reference)].to(torch.float64)
+    wanted = plain[prefix : prefix + len(reference)]
     if not wanted.isfinite().all():
         raise ModelError(
             f"{type(model.model).__name__} gives logits that are not finite in {model.dtype}; check its weights, or take another dtype"
         )
-    gap = (torch.stack(reference).to(torch.float64) - wanted).abs().mean() / wanted.std()
+    gap = _gap(torch.stack(reference), wanted)
     if not gap < ROUNDING[model.dtype]:
         raise ModelError(
             f"{type(model.model).__name__} computes something else through a cache with per-row lengths (logits differ by "

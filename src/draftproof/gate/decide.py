@@ -212,6 +212,7 @@ def _sampled(equivalence: Equivalence | None, policy: Policy) -> Iterable[_Row]:
     elif sampled.outcome == "INCONCLUSIVE":
         verdict: VerdictName = "INCONCLUSIVE" if policy.require_sampled else "ADOPT"
         reason = f"The test of sampled output is inconclusive: {detail}."
+        reason += "".join(f" What to do: {line}." for line in sampled.advice)
         yield _row(name, threshold, measured, "not estimable", verdict, reason)
     else:
         yield _row(name, threshold, measured, "pass", "ADOPT", f"Sampled output follows the target's law: {detail}.")

@@ -187,6 +187,8 @@ def equivalence_lines(equivalence: Equivalence | None) -> list[tuple[str, str]]:
     else:
         told = f"greedy {greedy.outcome}: {greedy.identical} of {greedy.prompts} prompts identical"
         lines.append((f"{told}, {greedy.tokens} tokens; {greedy.how}", _RESULT_STYLES[greedy.outcome]))
+        told = words.smallest_rate(greedy.smallest_rate)
+        lines.append((f"smallest rate of differing tokens that this run could have seen: {told}", ""))
         lines += [(line, "") for line in words.differences(greedy)]
     if sampled is None:
         lines.append((f"sampled: {words.NOT_MEASURED}", ""))

@@ -120,6 +120,11 @@ def smallest_seen(deviation: SmallestDeviation | None) -> str:
     return f"{told}, each with probability {deviation.power:g}"
 
 
+def smallest_rate(rate: float | None) -> str:
+    """The smallest rate of differing greedy tokens that a run could have seen."""
+    return NOT_ESTIMABLE if not known(rate) else f"{rate * 100:.2g} % of tokens, with probability 0.95"
+
+
 def times(ratio: float | None) -> str:
     """A ratio: ``1.234x``."""
     if not known(ratio):

@@ -8,7 +8,7 @@ from draftproof.engines.base import EngineProtocol
 from draftproof.engines.digest import digest_of
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
-from draftproof.study.sampled import SampledCheck, run_check
+from draftproof.study.sampled import Register, SampledCheck, run_check
 from draftproof.verify.anchor import anchor
 from draftproof.verify.greedy import compare_greedy
 from draftproof.verify.registration import registration
@@ -28,6 +28,7 @@ def judge_output(
     encoded: dict[str, list[int]],
     check: SampledCheck | None,
     progress: Progress,
+    register: Register,
 ) -> ev.Equivalence:
     """
     Compare what was recorded token for token where the arms must agree, and run the sampled check.
@@ -39,6 +40,8 @@ def judge_output(
     encoded : dict
         Token ids of each prompt.
     check : SampledCheck or None
+    register : callable
+        Gets what a sampled check will be able to see, before it begins.
     """
     most_likely = plan.sampling.temperature == 0
     greedy = None
@@ -48,7 +51,7 @@ def judge_output(
     sampled: ev.SampledResult | None = None
     controls: list[ev.ControlResult] = []
     if check is not None:
-        sampled, controls = run_check(engine, check, progress)
+        sampled, controls = run_check(engine, check, progress, register)
     claim: Any = engine.capabilities.claim
     # what the configuration gives up is given up whatever these prompts show
     if claim != "lossy" and not (greedy and greedy.outcome == "PASS"):

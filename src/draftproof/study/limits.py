@@ -88,8 +88,14 @@ def _of_output(plan: Plan, equivalence: ev.Equivalence) -> list[str]:
         cells = f"{len(words)} allowed tokens" if isinstance(words, list) else "the whole vocabulary in rank cells"
         said.append(
             f"The sampled law was checked on {len(plan.sampled.prompt)} fixed prompt(s) with {cells} at temperature "
-            f"{plan.sampled.temperature:g}; top-k, top-p and other prompts were not."
+            f"{plan.sampled.temperature:g}; top-k, top-p, penalties, bans, constraints, the end of a text and other prompts were not."
         )
+        asked, at = plan.sampling, plan.sampled.temperature
+        if asked.temperature > 0 and (asked.temperature, asked.top_k, asked.top_p) != (at, 0, 1.0):
+            said.append(
+                f"The requests sampled at temperature {asked.temperature:g}, top-k {asked.top_k}, top-p {asked.top_p:g}: the law of "
+                "their output was not checked."
+            )
         said.append(_JUDGED_BY[equivalence.sampled.method])
         if equivalence.sampled.method == "two samples":
             said.append("Two samples do not tell tokens apart by their place in the round.")

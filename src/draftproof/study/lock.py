@@ -13,7 +13,7 @@ from typing import Any
 from draftproof.engines.digest import digest_of
 from draftproof.environment import write_probe
 from draftproof.errors import OutputError, PlanError
-from draftproof.evidence import UNFINISHED, Study, write_whole
+from draftproof.evidence import UNFINISHED, SampledPlanned, Study, write_whole
 from draftproof.study.plan import Plan
 from draftproof.study.study_file import as_study_file
 from draftproof.workload.prompts import WorkloadPrompt
@@ -122,6 +122,15 @@ def write_lock(study: Study, out: Path, loaded: dict[str, Any]) -> None:
     lock["loaded"] = [*lock["loaded"], {**loaded, "at": now}]
     write_whole(path, json.dumps(lock, indent=2) + "\n")
     write_whole(out / "study.toml", as_study_file(study.plan))
+
+
+def append_planned(out: Path, planned: SampledPlanned) -> None:
+    """Append to the lock what a pilot says that the sampled check will see, before its first token is drawn."""
+    path = out / "lock.json"
+    lock = _read(path)
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    lock["planned"] = [*lock.get("planned", []), {**planned.model_dump(), "at": at}]
+    write_whole(path, json.dumps(lock, indent=2) + "\n")
 
 
 def _leaves(value: Any, name: str = "") -> dict[str, Any]:

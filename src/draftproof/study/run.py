@@ -7,6 +7,7 @@ Everything measured is appended to ``requests.jsonl`` as it comes, so a run that
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from draftproof.study.both_arms import run_both_arms
 from draftproof.study.conditions import conditions, lasting
 from draftproof.study.judge import judge_output, registered
 from draftproof.study.limits import limits
-from draftproof.study.lock import alone, open_study, write_lock
+from draftproof.study.lock import alone, append_planned, open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.records import read_records
@@ -105,7 +106,8 @@ def _run(
     stopped = _smoke(records)
     usable = [record for record in records if not record["error"]]
 
-    equivalence = judge_output(engine, plan, usable, encoded, None if stopped else check, progress)
+    judged = None if stopped else check
+    equivalence = judge_output(engine, plan, usable, encoded, judged, progress, partial(append_planned, out))
 
     parts, drafted = engine.memory(), plan.speculation.num_speculative_tokens
     comparison = compare_arms(usable, plan.policy.confidence, _memory_ratio(parts))

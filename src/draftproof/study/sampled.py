@@ -1,5 +1,6 @@
 """The sampled check of a study: which of the three ways, its design, and how it is run."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from draftproof.verify.top_logprobs import Reported, verify_top_logprobs
 from draftproof.verify.worker import Worker
 
 Method = Literal["own-pass", "top-logprobs", "two-samples"]
+Register = Callable[[ev.SampledPlanned], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +106,9 @@ def sampled_check(engine: EngineProtocol, plan: Plan) -> SampledCheck | None:
 
 
 def run_check(
-    engine: EngineProtocol, check: SampledCheck, progress: Progress
+    engine: EngineProtocol, check: SampledCheck, progress: Progress, register: Register
 ) -> tuple[ev.SampledResult, list[ev.ControlResult]]:
-    """Say what it will see where that is known, run it, and return what it found."""
+    """Say and register what it will see where that is known, run it, and return what it found."""
     if check.arms is not None:
         advance = progress.start("two samples and controls", num_requests(check.arms))
         longest = max(map(len, check.arms.prompts)) + max(check.arms.tokens, PROBE_TOKENS)
@@ -123,6 +125,8 @@ def run_check(
         progress.say("the accept rule is wrong by itself: nothing is sampled")
         return wrong
     planned = tell_plan(engine, checked.worker, check.law, progress)
+    if planned is not None:
+        register(planned)
     advance = progress.start("sampled check and controls", total)
     sampled, controls = verify_sampled(engine, check.law, advance, advance.tell, checked=checked)
     return sampled.model_copy(update={"planned": planned}), controls

@@ -1,6 +1,8 @@
 """``draftproof verify``: is the output the target's? Plan, register, run both arms, judge. Times nothing."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from draftproof.study.both_arms import run_both_arms
 from draftproof.study.conditions import conditions
 from draftproof.study.judge import judge_output, registered
 from draftproof.study.limits import judged_limits
-from draftproof.study.lock import alone, open_study, write_lock
+from draftproof.study.lock import alone, append_planned, open_study, write_lock
 from draftproof.study.plan import Plan
 from draftproof.study.progress import Progress
 from draftproof.study.sampled import sampled_check, tell_plan
@@ -60,9 +62,11 @@ def verify_study(
         )
         records = run_both_arms(engine, plan, prompts, out / "requests.jsonl", progress)
         usable = [item for item in records if not item["error"]]
-        equivalence = judge_output(engine, plan, usable, encoded, check, progress)
-        failed = [f"prompt '{item['prompt_id']}': {item['error']}" for item in records if item["error"]]
-        outcome, reasons = _outcome(equivalence, failed)
+        equivalence = judge_output(engine, plan, usable, encoded, check, progress, partial(append_planned, out))
+        missing = [f"prompt '{item['prompt_id']}': {item['error']}" for item in records if item["error"]]
+        if equivalence.greedy is not None:
+            missing += _nothing_drafted(usable)
+        outcome, reasons = _outcome(equivalence, missing)
         result = ev.Verification(
             draftproof_version=__version__,
             study=study,
@@ -97,12 +101,23 @@ def plan_verification(plan: Plan, progress: Progress) -> tuple[dict[str, Any], e
         return record, tell_plan(engine, open_worker(engine, check.law), check.law, progress)
 
 
-def _outcome(equivalence: ev.Equivalence, failed: list[str]) -> tuple[ev.Outcome, list[str]]:
+def _nothing_drafted(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Say it where the speculative arm tells its rounds and never speculated: that both arms agree then shows nothing."""
+    rounds = [item for record in records if record["block"] == "B" for item in record["rounds"]]
+    if not rounds or any(item["num_proposed"] for item in rounds):
+        return []
+    return [
+        "greedy: no token was drafted, so that nothing of the speculation was compared; give prompts that the proposer can continue, "
+        "or another proposer"
+    ]
+
+
+def _outcome(equivalence: ev.Equivalence, missing: list[str]) -> tuple[ev.Outcome, list[str]]:
     """Return the weakest of what was found, and why it is not PASS."""
     greedy, sampled = equivalence.greedy, equivalence.sampled
-    reasons = list(failed)
+    reasons = list(missing)
     if greedy is not None and greedy.outcome != "PASS":
-        why = "; ".join(greedy.triage.reasons) if greedy.triage else ""
+        why = "; ".join([*greedy.reasons, *(greedy.triage.reasons if greedy.triage else [])])
         reasons.append(
             f"greedy {greedy.outcome}: {greedy.identical} of {greedy.prompts} prompts token for token"
             + (f" ({why})" if why else "")
@@ -111,10 +126,11 @@ def _outcome(equivalence: ev.Equivalence, failed: list[str]) -> tuple[ev.Outcome
         reasons.append(equivalence.claim_basis)
     if sampled is not None:
         reasons += [f"sampled {sampled.outcome}: {reason}" for reason in sampled.reasons]
+        reasons += [f"what to do: {line}" for line in sampled.advice]
     if greedy is None and sampled is None:
         reasons.append("nothing was checked")
     found = {item.outcome for item in (greedy, sampled) if item is not None}
     if "FAIL" in found:
         return "FAIL", reasons
-    is_open = failed or found != {"PASS"} or equivalence.claim == "lossy"
+    is_open = missing or found != {"PASS"} or equivalence.claim == "lossy"
     return ("INCONCLUSIVE", reasons) if is_open else ("PASS", reasons)

@@ -1,7 +1,7 @@
 """Compare the greedy arms token for token, and judge each first difference. Times nothing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from scipy.stats import binom
@@ -11,13 +11,14 @@ from draftproof.evidence import Divergence, GreedyResult, GreedyTriage, Outcome
 from draftproof.verify.anchor import Anchor
 from draftproof.verify.noise_floor import NoiseFloor, measure_noise
 from draftproof.verify.reported import triage_all_reported
-from draftproof.verify.triage import Controls, Finding, Place, find_place, triage
+from draftproof.verify.triage import MULTI_ROW, Controls, Finding, Place, find_place, triage
 
 # differences, the worst first, for which the target drafts for itself and float32 is run
 CONTROLLED = 8
 # where any difference is FAIL, they only name its cause
 CONTROLLED_STRICT = 2
 ALPHA = 0.01
+SEEN = 0.95
 RATE_FACTOR = 2
 # upper edges of the histogram of gaps, in units of tau
 EDGES = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -61,12 +62,25 @@ def compare_greedy(
     repeats = [(cell["A1"], cell["A2"]) for cell in cells.values() if {"A1", "A2"} <= cell.keys()]
     repeated = sum(one["token_ids"] == other["token_ids"] for one, other in repeats)
     divergences, judged, outcome = _judge(engine, records, encode, pairs, places, most_likely)
-    if not pairs or (outcome == "PASS" and repeated < len(repeats)):
+    reasons = list[str]()
+    if not pairs:
+        reasons.append("no request was run in both arms")
+    if repeated < len(repeats):
+        reasons.append(f"the target-only arm gave the same tokens again on {repeated} of {len(repeats)} prompts")
+    if outcome == "PASS" and reasons:
         outcome = "INCONCLUSIVE"
     if strict and pairs and (places or repeated < len(repeats)):
         outcome = "FAIL"
     if anchored is not None and not anchored.holds:
         outcome = "FAIL"
+        reasons.append(
+            f"the target-only arm is {anchored.worst_regret:.3g} logits below the plain model's best, and rounding explains "
+            f"{anchored.bound:.3g}"
+        )
+    apart = engine.capabilities.details.get("shape_class", {}).get("apart", ())
+    if pairs and apart:
+        outcome = "FAIL"
+        reasons.append(f"{MULTI_ROW}, or its one-row pass: they differ by more than rounding ({', '.join(apart)})")
     return GreedyResult(
         outcome=outcome,
         prompts=len(pairs),
@@ -81,7 +95,19 @@ def compare_greedy(
         anchor_regret=anchored.worst_regret if anchored else None,
         anchor_bound=anchored.bound if anchored else None,
         triage=judged,
+        reasons=reasons,
+        smallest_rate=smallest_rate({one["prompt_id"]: len(one["token_ids"]) for one, _ in pairs}),
     )
+
+
+def smallest_rate(tokens_of: Mapping[str, int]) -> float | None:
+    """
+    Return the rate of differing tokens of which a run shows at least one with probability `SEEN`; None without tokens.
+
+    Each prompt counts once: its repeats are no further tokens. About 3 / N; tokens are taken to differ independently.
+    """
+    tokens = sum(tokens_of.values())
+    return 1.0 - (1.0 - SEEN) ** (1.0 / tokens) if tokens else None
 
 
 def _judge(

@@ -29,14 +29,32 @@ class NotIntegrable(Exception):
 
 
 class Given:
-    """Noise that was written down: one row of numbers for each purpose."""
+    """
+    Noise that was written down.
+
+    Parameters
+    ----------
+    **numbers : Tensor, shape (rows, places), float64
+        By purpose. A row's key is (row, 0), and its first place is position 0.
+    """
 
     def __init__(self, **numbers: Tensor) -> None:
         self._numbers = numbers
 
     def uniform(self, keys: Keys, positions: Sequence[int], purpose: Purpose, count: int) -> Tensor:
-        """See `Noise.uniform`."""
-        return self._numbers[purpose.name][:, :count]
+        """
+        See `Noise.uniform`; each number is that of its row and place, however few are asked for at a time.
+
+        Raises
+        ------
+        NotIntegrable
+            One was asked for that was not written down.
+        """
+        given = self._numbers.get(purpose.name)
+        rows, first = np.array([row for row, _ in keys], dtype=np.int64), np.array(positions, dtype=np.int64)
+        if given is None or rows.max(initial=0) >= len(given) or first.max(initial=0) + count > given.shape[1]:
+            raise NotIntegrable
+        return given[torch.from_numpy(rows)[:, None], torch.from_numpy(first)[:, None] + torch.arange(count)]
 
     def exponential(self, *request: Any) -> Tensor:
         """
@@ -50,7 +68,7 @@ class Given:
         raise NotIntegrable
 
 
-def rule_identity(rule: AcceptRule) -> RuleIdentity | None:
+def rule_identity(rule: AcceptRule, num_speculative_tokens: int = K) -> RuleIdentity | None:
     """
     Compare, for each place in a round, the law of the emitted token with the target's.
 
@@ -58,6 +76,8 @@ def rule_identity(rule: AcceptRule) -> RuleIdentity | None:
     ----------
     rule : AcceptRule
         As the engine calls it.
+    num_speculative_tokens : int, 1 or more
+        Of the engine: beyond `K` one pair of laws is compared at each place of so long a draft too.
 
     Returns
     -------
@@ -80,12 +100,12 @@ def rule_identity(rule: AcceptRule) -> RuleIdentity | None:
     .. [1] Niederreiter, "Random Number Generation and Quasi-Monte Carlo Methods", 1992, chapter 5.
     """
     try:
-        return _integrate(rule)
+        return _integrate(rule, num_speculative_tokens)
     except NotIntegrable:
         return None
 
 
-def _integrate(rule: AcceptRule) -> RuleIdentity:
+def _integrate(rule: AcceptRule, longest: int) -> RuleIdentity:
     generator = np.random.default_rng(SEED)
     at = torch.arange(POINTS, dtype=torch.float64)
     points = torch.stack([(at + 0.5) / POINTS, (at * STEP % POINTS + 0.5) / POINTS], dim=1)
@@ -95,39 +115,41 @@ def _integrate(rule: AcceptRule) -> RuleIdentity:
     one, other = (_decide(rule, targets, drafts, drafts.argmax(-1), points) for _ in range(2))
     if not all(map(torch.equal, one, other)):
         raise NotIntegrable
-    for size in SIZES:
-        for targets, drafts in _pairs(size, generator):
-            pairs += 1
-            for place in range(K + 1):
-                law = _law_at(rule, targets, drafts, place, points)
-                if law is not None:
-                    worst = max(worst, 0.5 * float((law - targets[place]).abs().sum()))
-                extreme = _law_at(rule, targets, drafts, place, corners)
-                if extreme is not None:
-                    impossible += int((extreme[targets[place] == 0] > 0).sum())
+    given = [pair for size in SIZES for pair in _pairs(size, generator)]
+    if longest > K:
+        given.append(_pairs(SIZES[0], generator, longest)[0])
+    for targets, drafts in given:
+        pairs += 1
+        for place in range(len(targets)):
+            law = _law_at(rule, targets, drafts, place, points)
+            if law is not None:
+                worst = max(worst, 0.5 * float((law - targets[place]).abs().sum()))
+            extreme = _law_at(rule, targets, drafts, place, corners)
+            if extreme is not None:
+                impossible += int((extreme[targets[place] == 0] > 0).sum())
     return RuleIdentity(pairs=pairs, worst=worst, tolerance=TOLERANCE, impossible=impossible)
 
 
-def _pairs(size: int, generator: np.random.Generator) -> list[tuple[Tensor, Tensor]]:
-    """Return targets (K + 1, V) and drafts (K, V)."""
+def _pairs(size: int, generator: np.random.Generator, length: int = K) -> list[tuple[Tensor, Tensor]]:
+    """Return targets (K + 1, V) and drafts (K, V) of a draft's length K."""
 
     def some(concentration: float) -> tuple[Tensor, Tensor]:
-        laws = generator.dirichlet(np.full(size, concentration), 2 * K + 1)
-        return torch.from_numpy(laws[: K + 1]), torch.from_numpy(laws[K + 1 :])
+        laws = generator.dirichlet(np.full(size, concentration), 2 * length + 1)
+        return torch.from_numpy(laws[: length + 1]), torch.from_numpy(laws[length + 1 :])
 
     targets, drafts = some(1.0)
     sparse = targets.clone()
     sparse[:, 0] = 0.0
     sparse /= sparse.sum(-1, keepdim=True)
-    hot = torch.nn.functional.one_hot(torch.full((K,), size - 1), size).double()
-    return [some(1.0), some(0.3), (targets, targets[:K]), (sparse, drafts), (targets, hot)]
+    hot = torch.nn.functional.one_hot(torch.full((length,), size - 1), size).double()
+    return [some(1.0), some(0.3), (targets, targets[:length]), (sparse, drafts), (targets, hot)]
 
 
 def _law_at(rule: AcceptRule, targets: Tensor, drafts: Tensor, place: int, points: Tensor) -> Tensor | None:
     """Return the law of the token at a place, shape (V,); None where it is never reached, or where that hangs on its number."""
     size = targets.shape[1]
     before = (targets[:place] * drafts[:place]).argmax(-1)
-    if place == K:
+    if place == len(drafts):
         choices = [(1.0, before)]
     else:
         drawn = torch.nonzero(drafts[place])
@@ -140,7 +162,7 @@ def _law_at(rule: AcceptRule, targets: Tensor, drafts: Tensor, place: int, point
         if place and not torch.equal(accepted >= place, _decide(rule, targets, drafts, drafted, elsewhere)[0] >= place):
             return None
         here = following[accepted == place]
-        if place < K:
+        if place < len(drafts):
             here = torch.cat([here, drafted[place].expand(int((accepted > place).sum()))])
         counts += weight * here.bincount(minlength=size)
     return counts / counts.sum() if counts.sum() > 0 else None
@@ -150,12 +172,12 @@ def _decide(
     rule: AcceptRule, targets: Tensor, drafts: Tensor, drafted: Tensor, points: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Run the rule once for each (coin of the last drafted token, number of the next); all before it have the coin 0."""
-    rows, count = len(points), len(drafted)
-    coins = torch.zeros(rows, K, dtype=torch.float64)
+    rows, length, count = len(points), len(drafts), len(drafted)
+    coins = torch.zeros(rows, length, dtype=torch.float64)
     if count:
         coins[:, count - 1] = points[:, 0]
-    numbers = points[:, 1:].expand(-1, K + 1)
-    token_ids = torch.zeros(rows, K, dtype=torch.int64)
+    numbers = points[:, 1:].expand(-1, length + 1)
+    token_ids = torch.zeros(rows, length, dtype=torch.int64)
     token_ids[:, :count] = drafted
     # every other row is a decoy: the same with the vocabulary turned round
     last_id = targets.shape[1] - 1

@@ -3,14 +3,15 @@
 from typing import Any
 
 from draftproof.engines.base import EngineProtocol
+from draftproof.stats.power import POWER
 from draftproof.verify.collect import SEED_STRIDE, SampledDesign
 from draftproof.verify.controls import RULE_DEFECTS
 from draftproof.verify.eprocess import SCOPES
-from draftproof.verify.greedy import RATE_FACTOR, STRICT
+from draftproof.verify.greedy import ALPHA, RATE_FACTOR, STRICT
 from draftproof.verify.identity import TOLERANCE
 from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.log import PLACES
-from draftproof.verify.noise_floor import CAP
+from draftproof.verify.noise_floor import CAP, FACTOR, PERCENTILE, POSITIONS, ULPS
 from draftproof.verify.sampled import impossible_places
 from draftproof.verify.search import SHARES
 
@@ -35,7 +36,10 @@ def registration(engine: EngineProtocol, sampled: dict[str, Any] | None, *, gree
             "rule": "any difference is FAIL"
             if able.claim in STRICT
             else "regret above tau is FAIL; ties must be explained by replay and no more frequent than the target's own",
+            "tau, logits": f"{FACTOR:g} x the {PERCENTILE:g}th percentile of the target's changes between pass shapes over about "
+            f"{POSITIONS} positions; at least {ULPS} units in the last place, at most the cap",
             "tau cap, logits": CAP,
+            "alpha of the rate of ties": ALPHA,
             "ties at most, times the target's own rate": RATE_FACTOR,
         }
     if sampled is not None:
@@ -65,6 +69,7 @@ def sampled_record(engine: EngineProtocol, design: SampledDesign) -> dict[str, A
         "alpha_fail": design.alpha_fail,
         "shares of alpha_fail": f"1/{SHARES} the e-process, 1/{SHARES} the tests at the end",
         "alpha_eq": design.alpha_eq,
+        "power": POWER,
         "looks at the bound": 1,
         "delta": design.delta,
         "delta_stratum": design.delta_stratum,

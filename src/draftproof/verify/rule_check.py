@@ -31,7 +31,8 @@ class CheckedRule(NamedTuple):
 def check_rule(engine: EngineProtocol, design: SampledDesign, *, judged_elsewhere: bool = False) -> CheckedRule:
     """Open a worker (see `open_worker`) and integrate its accept rule's law."""
     worker = open_worker(engine, design, judged_elsewhere=judged_elsewhere)
-    return CheckedRule(worker, None if worker.rule is None else rule_identity(worker.rule))
+    longest = worker.engine.capabilities.num_speculative_tokens or 1
+    return CheckedRule(worker, None if worker.rule is None else rule_identity(worker.rule, longest))
 
 
 def against_rule(identity: RuleIdentity | None) -> list[str]:

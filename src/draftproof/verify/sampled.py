@@ -16,6 +16,7 @@ from draftproof.evidence import ControlResult, Outcome, SampledResult, SmallestD
 from draftproof.stats.goodness import pooled_chi2
 from draftproof.stats.power import POWER, smallest_tv_of_chi2, smallest_tv_of_score
 from draftproof.stats.variation import TVResult, pooled_tv
+from draftproof.verify.advice import advice
 from draftproof.verify.battery import NamedResult, examine, least
 from draftproof.verify.cells import coarser
 from draftproof.verify.collect import Advance, EngineFailed, Forbidden, Read, SampledDesign
@@ -75,10 +76,11 @@ def verify_sampled(
     except Forbidden as defect:
         return result.model_copy(update={"outcome": "FAIL", "reasons": [str(defect)]}), []
     log, p_value = found.log, found.p_value
-    strata, reasons = _strata(worker, design, log)
+    strata, missed = _strata(worker, design, log)
     whole = pooled_tv(log.cells, log.laws, design.alpha_eq)
     if whole.upper_bound is None or whole.upper_bound >= design.delta:
-        reasons.append(f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}")
+        missed["all"] = f"the bound on the total variation, {whole.upper_bound:.3f}, is not below {design.delta}"
+    reasons = list(missed.values())
     controls = run_controls(engine, opened, design, advance, lambda log: least(examine(log))[0], read)
     misbehaved = [f"control '{item.name}' did not behave" for item in controls if not item.behaved]
     against = against_rule(identity)
@@ -102,6 +104,7 @@ def verify_sampled(
             "p_value": p_value,
             "strata": strata,
             "reasons": [*against, *reasons, *misbehaved],
+            "advice": advice(log, design, list(missed), controls) if outcome == "INCONCLUSIVE" else [],
             "tv_by_n": _curve(log, design),
             "tests": [item.row for item in found.tests],
             "smallest_deviation": smallest_deviation(log, found.tests, design.alpha_fail) if found.tests else None,
@@ -135,19 +138,21 @@ def impossible_places(num_speculative_tokens: int | None) -> tuple[str, ...]:
     return ("plain", "draft 2+") if num_speculative_tokens == 1 else ("plain",)
 
 
-def _strata(worker: EngineProtocol, design: SampledDesign, log: TokenLog) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row for each place in the round, and what keeps PASS away."""
-    rows, reasons = [], []
+def _strata(
+    worker: EngineProtocol, design: SampledDesign, log: TokenLog
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return a row for each place in the round, and by place what keeps PASS away."""
+    rows, missed = [], dict[str, str]()
     for name in PLACES if worker.capabilities.reports_rounds else ():
         part = place_bound(log, name, design)
         rows.append({"place in the round": name, "tokens": part.tokens, "TV": part.estimate, "bound": part.upper_bound})
         if name in impossible_places(worker.capabilities.num_speculative_tokens):
             continue
         if part.tokens < design.min_stratum_tokens:
-            reasons.append(f"only {part.tokens} tokens at '{name}', {design.min_stratum_tokens} were registered")
+            missed[name] = f"only {part.tokens} tokens at '{name}', {design.min_stratum_tokens} were registered"
         elif part.upper_bound is None or part.upper_bound >= design.delta_stratum:
-            reasons.append(f"bound {part.upper_bound:.3f} at '{name}' is not below {design.delta_stratum}")
-    return rows, reasons
+            missed[name] = f"bound {part.upper_bound:.3f} at '{name}' is not below {design.delta_stratum}"
+    return rows, missed
 
 
 def place_bound(log: TokenLog, place: str, design: SampledDesign) -> TVResult:
