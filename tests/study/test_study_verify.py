@@ -97,7 +97,7 @@ def test_where_quotas_cannot_be_met_the_plan_says_so_and_the_outcome_is_inconclu
     for place in planned.places[1:]:
         assert place.sequences_needed is not None
         # as the quota is to the tokens that are planned
-        assert place.sequences_needed / plan.sampled.sequences == pytest.approx(5000 / place.tokens, rel=0.02)
+        assert place.sequences_needed / plan.sampled.sequences == pytest.approx(5000 / place.tokens, rel=0.1)
     assert not (tmp_path / "out").exists()
     result = verified(tmp_path, sampled={"min_stratum_tokens": 5000})
     assert result.outcome == "INCONCLUSIVE" and any("5000 were registered" in reason for reason in result.reasons)

@@ -2,17 +2,14 @@
 
 import math
 
-import numpy as np
-import numpy.typing as npt
-
 from draftproof.engines.base import EngineProtocol
 from draftproof.evidence import PlannedPlace, SampledPlanned
-from draftproof.stats.power import smallest_tv_of_score, tokens_for_pooled_bound
+from draftproof.stats.power import smallest_tv_of_score
 from draftproof.verify.battery import examine
-from draftproof.verify.cells import coarser
 from draftproof.verify.collect import EngineFailed, Forbidden, SampledDesign, collect
 from draftproof.verify.live_controls import names_of_controls
 from draftproof.verify.log import PLACES, TokenLog
+from draftproof.verify.needed import needed_at, rounded_up
 from draftproof.verify.sampled import impossible_places
 from draftproof.verify.search import SHARES
 from draftproof.verify.worker import Worker
@@ -46,32 +43,32 @@ def plan_sampled(engine: EngineProtocol, opened: Worker, design: SampledDesign) 
     seconds_each = (engine.now_ms() - began) / 1e3 / pilot
     total = design.sequences + len(names_of_controls(engine)) * design.control_sequences
     alpha = design.alpha_fail / SHARES / max(1, sum(item.p_value is not None for item in examine(log)))
-    places = [_place("all", np.ones(len(log.strata), bool), log, design, alpha)]
+    places = [_place("all", log, design, alpha)]
     for name in PLACES if worker.capabilities.reports_rounds else ():
         if name not in impossible_places(worker.capabilities.num_speculative_tokens):
-            places.append(_place(name, np.array([place == name for place in log.strata]), log, design, alpha))
+            places.append(_place(name, log, design, alpha))
     return SampledPlanned(pilot_sequences=pilot, seconds=seconds_each * total, alpha=alpha, places=places)
 
 
-def _place(
-    name: str, chosen: npt.NDArray[np.bool_], log: TokenLog, design: SampledDesign, alpha: float
-) -> PlannedPlace:
-    tokens = round(float(chosen.mean()) * design.sequences * design.tokens)
-    delta = design.delta if name == "all" else design.delta_stratum
-    if not chosen.any():
-        return PlannedPlace(place=name, tokens=0, smallest_deviation=1.0, expected_bound=1.0, delta=delta, enough=False)
-    laws = log.laws[chosen]
-    if name != "all" and design.allowed_token_ids is None:
-        laws = coarser(log.cells[chosen], laws)[1]
-    bounded = tokens_for_pooled_bound(laws.mean(axis=0), delta, design.alpha_eq)
-    needed = max(bounded, 0 if name == "all" else design.min_stratum_tokens)
+def _place(name: str, log: TokenLog, design: SampledDesign, alpha: float) -> PlannedPlace:
+    needed = needed_at(log, design, name)
+    if needed is None:
+        return PlannedPlace(
+            place=name,
+            tokens=0,
+            smallest_deviation=1.0,
+            expected_bound=1.0,
+            delta=design.delta_stratum,
+            enough=False,
+        )
+    tokens = round(needed.share * design.sequences * design.tokens)
     return PlannedPlace(
         place=name,
         tokens=tokens,
         smallest_deviation=smallest_tv_of_score(tokens, alpha),
         # the bound falls with the square root of the tokens
-        expected_bound=min(1.0, delta * math.sqrt(bounded / tokens)),
-        delta=delta,
-        enough=tokens >= needed,
-        sequences_needed=math.ceil(needed / (float(chosen.mean()) * design.tokens)),
+        expected_bound=min(1.0, needed.delta * math.sqrt(needed.for_bound / tokens)),
+        delta=needed.delta,
+        enough=design.sequences >= needed.sequences,
+        sequences_needed=rounded_up(needed.sequences),
     )
