@@ -32,7 +32,7 @@ Prompt = str | Sequence[int] | Sequence[dict[str, str]]
 
 
 class SamplingParams(BaseModel):
-    """
+    r"""
     How the tokens of one request are chosen and when they end.
 
     ``temperature=0`` is greedy: the first of the largest logits, whatever the seed.
@@ -76,7 +76,8 @@ class SamplingParams(BaseModel):
         Each as transformers' LogitsProcessor: (input ids (1, n), scores (1, V)) to scores (1, V). It is asked for every
         position of a block, drafted tokens included, so it must be a function of what it is given.
     regex : str, or None
-        The whole output matches this regular expression (Rust's syntax; no look-around, no backreferences).
+        The whole output matches this regular expression (Rust's syntax: no look-around, no backreferences, and ``\d`` is a
+        digit of any script; ``[0-9]`` is one of these ten).
     json_schema : dict, str (JSON text), or None
         The output is JSON text of this schema, its keys in the schema's order; one of ``regex`` and ``json_schema``.
     logprobs : int, 0 to 100, or None

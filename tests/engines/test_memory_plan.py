@@ -8,10 +8,11 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, Lla
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from draftproof import Engine
-from draftproof.engines import available, load, memory_plan
+from draftproof.engines import available, convert, memory_plan
 from draftproof.engines.available import Available, available_memory
 from draftproof.engines.load import load_empty
 from draftproof.engines.memory_plan import MemoryPlan, plan_memory
+from draftproof.engines.resolve import resolve
 from draftproof.errors import InputError, ModelError
 from draftproof.proposers import DraftModel
 from support.toy_engines import numbered_words
@@ -135,9 +136,9 @@ def test_a_conversion_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: 
     ):
         write()
     monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(load, "available_memory", lambda device: Available(2**22, "left"))
+    monkeypatch.setattr(convert, "available_memory", lambda device: Available(2**22, "left"))
     with pytest.raises(ModelError, match=r"needs 8 MiB to be converted, and 4 MiB are left"):
-        load.resolve(str(tmp_path / "tiny.gguf"), silent)
+        resolve(str(tmp_path / "tiny.gguf"), silent)
 
 
 def group(folder: Path, names: tuple[str, str, str], limit: str, used: int, reclaimable: int) -> None:

@@ -167,7 +167,7 @@ def _self_test(engine: EngineProtocol, token_ids: list[int], progress: Progress)
     name = "self-test"
     if not isinstance(engine, Engine):
         return say.not_applicable(
-            name, f"engine '{engine.capabilities.name}' does not report what it accepts at each place of a draft"
+            name, f"engine '{engine.capabilities.name}' has no target of ours that could draft for itself"
         )
     progress.say("running the target as its own draft")
     seen = draft_with_itself(engine, token_ids)
